@@ -385,6 +385,17 @@ def _(stage: Stage) -> dict[str, Act]:
     return {"K": actors.consumes("k", "K"), "G": collections_of(3)}
 
 
+def _clocks(stage: Stage) -> dict[str, Act]:
+    """Writers whose clocks go back and ahead, one by decades: a time names what it should."""
+    stage.rows(1)
+    job, over = stage.job([11]), stage.job([21], "overwrite")
+    return {"A": actors.commit("append", job), "O": actors.commit("overwrite", over)}
+
+
+scenario("a clock that jumps", jumps=1)(_clocks)
+scenario("clocks that jump", jumps=2, pauses=1)(_clocks)
+
+
 @scenario("late checkpoint in a long log", prelude="W@checkpoint", glimpses=True, **SMALL)
 def _(stage: Stage) -> dict[str, Act]:
     """A checkpoint comes after a base that is within its range, and whose segments go."""

@@ -83,12 +83,9 @@ def rows_added(contents: dict[int, set[Rows]], after: int, version: int) -> set[
     return {added for _, added in paths}
 
 
-def check_gone(rows: Rows, files: Files, above: str = "") -> None:
-    """Check that no file has a trace of deleted rows; these must be nowhere by chance.
-
-    ``above`` is what the paths of these files begin with.
-    """
-    for path, row in files_with(files, rows, above):
+def check_gone(rows: Rows, files: Files) -> None:
+    """Check that no file has a trace of deleted rows; these must be nowhere by chance."""
+    for path, row in files_with(files, rows):
         raise Wrong(f"row {row} was said to be gone, and {path} has it")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from arrow_format import (
@@ -121,6 +121,18 @@ def _files_of_log(view: LogView) -> set[str]:
     for number in range(numbers_of(first).start, view.newest + 1):
         kept |= {entry_path(number), checkpoint_path(number), base_path(number)}
     return kept
+
+
+def as_of(when_ms: int) -> Callable[[Storage], int]:
+    """Return what asks for the newest version by a time; 0 where there was none."""
+
+    def act(storage: Storage) -> int:
+        try:
+            return open_shuffle(storage, datetime.fromtimestamp(when_ms / 1000, UTC)).version
+        except ShuffleNotFoundError:
+            return 0
+
+    return act
 
 
 def collect(storage: Storage) -> None:

@@ -37,7 +37,7 @@ from math import inf
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from arrow_format.log.names import DAMAGED_DIRECTORY
+from arrow_format.log.names import DAMAGED_DIRECTORY, entry_path
 from tests.simulation.explorer import PAUSE_MS, State, World, Wrong
 from tests.simulation.files import (
     FAILED,
@@ -58,6 +58,7 @@ from tests.simulation.model import (
 from tests.simulation.observers import (
     Rows,
     Seen,
+    as_of,
     collect,
     flush,
     glimpse,
@@ -72,6 +73,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tests.simulation.files import Files
+
+ROUNDED_MS = 10_000
+"""What a storage may take off a time, and more."""
 
 SILENCE_S = 60
 """For how long a consumer must have been silent before another takes its name."""
@@ -154,7 +158,8 @@ class Oracle:
         self._flusher = Program("last-flush", flush, is_store=store)
         self._repairer = Program("last-repair", repair, is_store=store)
         self._erasures: dict[str, Program] = {}
-        self._seen: dict[tuple[str, int, int], Seen] = {}
+        self._by_time: dict[str, Program] = {}
+        self._seen: dict[tuple[str, int, int], Any] = {}
         self._left: dict[tuple[int, int, object], str | None] = {}
         self._first = self.seen(world.files, world.start().now_ms)
 
@@ -167,12 +172,16 @@ class Oracle:
             self._flusher,
             self._repairer,
             *self._erasures.values(),
+            *self._by_time.values(),
             *self._collectors,
         ):
             program.close()
 
-    def seen(self, files: Files, now_ms: int, observer: Program | None = None) -> Seen:
-        """Return what can be read; raises Wrong where that fails."""
+    def seen(self, files: Files, now_ms: int, observer: Program | None = None) -> Any:
+        """Return what can be read, a :class:`Seen`, or what another observer says.
+
+        Raises Wrong where that fails.
+        """
         files, observer = files.finished(), observer or self._observer
         key = observer.name, files.key, now_ms
         if key not in self._seen:
@@ -269,6 +278,8 @@ class Oracle:
         seen = seen._replace(versions=seen.versions | dict(state.expired))
         contents = self._explain(events, seen)
         self._check_readers(state, contents, seen)
+        if self._world.jumps:
+            self._check_times(state, seen)
         self._check_consumers(events, contents, _unsure_consumers(state))
         sure = tuple(sorted(event[2][0] for event in events if event[0] == "pends"))
         untagged = {event[1] for event in events if event[0] == "untags"}
@@ -363,6 +374,27 @@ class Oracle:
             return True
         gone = Counter(rows) - Counter(actual)
         return self._releases and not Counter(actual) - Counter(rows) and consumed >= set(gone)
+
+    def _check_times(self, state: State, seen: Seen) -> None:
+        """Check that a time names no version before the newest that was put by then.
+
+        Whatever clocks the writers had: times may be rounded.
+        """
+        puts = {
+            version: state.files.entries[entry_path(version)].modified_ms
+            for version, rows in seen.versions.items()
+            if rows is not None and entry_path(version) in state.files.entries
+        }
+        for when_ms in sorted({*puts.values()}):
+            newest = max(version for version, put_ms in puts.items() if put_ms <= when_ms)
+            asked_ms = when_ms + ROUNDED_MS
+            name = f"as of {asked_ms}"
+            if name not in self._by_time:
+                act = as_of(asked_ms)
+                self._by_time[name] = Program(name, act, is_store=self._world.is_store)
+            found = self.seen(state.files, state.now_ms, self._by_time[name])
+            if found < newest:
+                raise Wrong(f"{asked_ms} ms names version {found}; {newest} was put by {when_ms}")
 
     def _check_readers(self, state: State, contents: dict[int, set[Rows]], seen: Seen) -> None:
         for actor, node in enumerate(state.nodes):
@@ -488,8 +520,6 @@ class Oracle:
                 return f"rows {keys} were deleted, of {sorted(rows)}; is_gone: {node.result}"
             if node.result:
                 check_gone(keys, files)
-            elif not is_kept:
-                check_gone(keys, files, "map_outputs/")
         return None
 
     def _left_files(self, state: State, files: Files, now_ms: int) -> str | None:
