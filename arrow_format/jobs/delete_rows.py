@@ -17,12 +17,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types as pt
 
 from arrow_format.errors import CommitConflictError, OptionError, ShuffleError
 from arrow_format.filters.keys import Keys, stored_keys, subpartitions_of_keys
+from arrow_format.format.single_values import from_binaries
+from arrow_format.format.statistics import has_statistics
 from arrow_format.jobs.deletion_receipt import DeletionReceipt, HoldingFile
-from arrow_format.jobs.kept_outputs import superseded_outputs
+from arrow_format.jobs.kept_outputs import lost_bounds, superseded_outputs
 from arrow_format.jobs.replacement import Replacement, expiry_is_conflict, replace_outputs
+from arrow_format.keys.column_statistics import MOST_CHARACTERS
 from arrow_format.keys.key_set import KeySet
 from arrow_format.keys.partitioner import HashPartitioner, key_columns
 from arrow_format.keys.range_partitioner import RangePartitioner
@@ -48,6 +53,7 @@ if TYPE_CHECKING:
     from arrow_format.jobs.job import ShuffleJob
     from arrow_format.log.delta import Totals
     from arrow_format.log.entry import LogEntry
+    from arrow_format.log.snapshot import Snapshot
     from arrow_format.log.state import LogState
     from arrow_format.read.shuffle import Shuffle
 
@@ -187,7 +193,7 @@ class _Deletion:
             tags={},
             pending=(),
             bound_columns=self._bound_columns(),
-            statistics_columns=self._statistics_columns(),
+            statistics_columns=(),
             files=(),
         )
         if not len(self._keys):
@@ -198,8 +204,8 @@ class _Deletion:
         if holding:
             return self._carry_out(receipt, holding, expected_version)
         if receipt.files or receipt.pending:
-            return self._ask(receipt, log, expected_version)
-        return receipt
+            receipt = self._ask(receipt, log, expected_version)
+        return replace(receipt, statistics_columns=self._statistics_columns(self._shuffle.snapshot))
 
     def _search(self, version: LogEntry, outputs: Sequence[MapOutput]) -> list[_Holding]:
         """Return the map outputs that hold rows of the keys."""
@@ -307,6 +313,7 @@ class _Deletion:
             num_files=sum(len(output.files) for output in outputs),
             num_bytes=sum(output.num_bytes for output in outputs),
             written_bytes=sum(output.num_bytes for change in written for output in change.outputs),
+            statistics_columns=self._statistics_columns(committed),
             files=_files_of(outputs) + receipt.files,
         )
 
@@ -345,18 +352,34 @@ class _Deletion:
         if not isinstance(partitioner, RangePartitioner) or not len(self._keys):
             return ()
         bounds = partitioner.fitted(self._newest.data_schema).bounds
-        return () if bounds is None else self._keys.columns_with_values_of(bounds)
-
-    def _statistics_columns(self) -> tuple[str, ...]:
-        if not len(self._keys):
+        if bounds is None:
             return ()
-        outputs, schema = self._shuffle.snapshot.map_outputs, self._newest.data_schema
-        statistics = outputs.file_statistics(self._keys.names, schema)
-        bounds = {
-            name: pa.concat_arrays([known.minimum, known.maximum])
-            for name, known in statistics.items()
-        }
-        return self._keys.columns_with_values_of(pa.record_batch(bounds))
+        return tuple(n for n in self._keys.names if self._keys.has_value_of(n, bounds[n]))
+
+    def _statistics_columns(self, version: Snapshot) -> tuple[str, ...]:
+        """Return columns of which the log has bounds that may be of rows of the keys.
+
+        ``version`` is without these. Rows of the keys that only older files had are not read, so
+        every bound that only files of the past have may be of one.
+        """
+        log, schema = CommitLog(self._shuffle.storage), self._newest.data_schema
+        try:
+            lost = log.read(lambda view: lost_bounds(log, view, version))
+        except ShuffleError:  # the deletion is committed
+            return tuple(field.name for field in schema if has_statistics(field.type))
+        return tuple(name for name, values in lost.items() if self._may_be_bounds(name, values))
+
+    def _may_be_bounds(self, name: str, stored: pa.Array) -> bool:
+        if name not in self._keys.names:
+            return True
+        try:
+            values = from_binaries(stored, self._newest.data_schema.field(name).type)
+        except (ValueError, pa.ArrowException):  # of an earlier type
+            return True
+        is_text = pt.is_string(values.type) or pt.is_binary(values.type)
+        if is_text and pc.max(pc.binary_length(values)).as_py() >= MOST_CHARACTERS:
+            return True  # it may be cut
+        return self._keys.has_value_of(name, values)
 
 
 def _files_of(outputs: Iterable[MapOutput]) -> tuple[HoldingFile, ...]:

@@ -67,10 +67,10 @@ class DeletionReceipt(HasText):
         the deletion ran.
     bound_columns
         Key columns of which a deleted value is a bound of the range partitioner. Bounds are in the
-        log and in every index until the shuffle is overwritten with others.
+        log and in every index, of versions until the shuffle is overwritten with others.
     statistics_columns
-        Key columns of which a deleted value is the smallest or largest of a file, and as such in an
-        old entry of the log until its segment is removed.
+        Columns of which the log has a smallest or largest value that may be a deleted one: in
+        entries before :attr:`version`, of files that it has no more.
     files
         Files that held the rows or may have: the replaced ones, and those that only earlier
         versions and tags name.
@@ -143,12 +143,13 @@ class DeletionReceipt(HasText):
         if self.bound_columns:
             yield (
                 f"  bounds     values of {', '.join(self.bound_columns)} are bounds of the range "
-                "partitioner, in the log and the indexes; overwrite the shuffle with other bounds"
+                "partitioner, in the log and the indexes; overwrite the shuffle with other bounds, "
+                "and collect with --compact-log"
             )
         if self.statistics_columns:
             yield (
-                f"  statistics values of {', '.join(self.statistics_columns)} are bounds of files "
-                "in old entries of the log, until their segment is removed"
+                f"  statistics values of {', '.join(self.statistics_columns)} in the log before it "
+                "may be of deleted rows; collect with --compact-log"
             )
         if not self.files:
             return

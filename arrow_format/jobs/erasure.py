@@ -55,9 +55,10 @@ class ErasureStatus:
     unsearched_version
         As in the receipt: versions up to this one were appended while the deletion ran.
     bound_columns
-        As in the receipt, while the shuffle still has range bounds.
+        As in the receipt, while the newest version, a tag or an entry of the log may have these
+        bounds.
     statistics_columns
-        As in the receipt.
+        As in the receipt, while the log has anything from before the deletion.
     files
         Absolute paths or URIs of files of the receipt that exist.
     unreachable
@@ -79,7 +80,7 @@ class ErasureStatus:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the last byte of the rows is gone, but for bounds of ranges and in the log."""
+        """Whether the last byte of the rows is gone."""
         return not (
             self.versions
             or self.rolled_back
@@ -87,12 +88,18 @@ class ErasureStatus:
             or self.pending
             or self.flushed
             or self.unsearched_version
+            or self.bound_columns
+            or self.statistics_columns
             or self.files
             or self.unreachable
         )
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
+
+    @property
+    def _compact(self) -> str:
+        return f"arrow-shuffle gc {self.path} --compact-log when earlier versions may expire"
 
     def _lines(self) -> Iterator[str]:
         is_gone = "the last byte of the deleted rows is gone"
@@ -126,12 +133,12 @@ class ErasureStatus:
         if self.bound_columns:
             yield (
                 f"  bounds     values of {', '.join(self.bound_columns)} are range bounds; "
-                "overwrite the shuffle with other bounds"
+                f"overwrite the shuffle with other bounds, and run {self._compact}"
             )
         if self.statistics_columns:
             yield (
-                f"  statistics values of {', '.join(self.statistics_columns)} were bounds of "
-                "files, and are in old entries of the log until their segment is removed"
+                f"  statistics values of {', '.join(self.statistics_columns)} in old entries of "
+                f"the log may be of deleted rows; run {self._compact}"
             )
 
 
@@ -163,8 +170,8 @@ def erasure_status(
     Returns
     -------
     ErasureStatus
-        ``is_gone`` once no version, tag or pending commit names a file that held the rows, and
-        these files do not exist any more.
+        ``is_gone`` once no version, tag or pending commit names a file that held the rows, these
+        files do not exist any more, and the log has no bound that may be of one.
 
     Raises
     ------
@@ -211,6 +218,10 @@ def _status(log: LogReader, receipt: DeletionReceipt, view: LogView) -> ErasureS
         and len(log.version_at(view, tag.version).map_outputs.among(keys))
     )
     waiting = {*state.pending.numbers}
+    is_old = has_bounds = False
+    if receipt.bound_columns or receipt.statistics_columns:
+        is_old = _has_old(log, view, version)
+        has_bounds = is_old or _has_bounds(log, view, version)
     return ErasureStatus(
         path=log.root,
         versions=tuple(versions),
@@ -219,15 +230,33 @@ def _status(log: LogReader, receipt: DeletionReceipt, view: LogView) -> ErasureS
         pending=tuple(number for number in receipt.pending if number in waiting),
         flushed=tuple(number for number in receipt.pending if number not in waiting),
         unsearched_version=receipt.unsearched_version,
-        bound_columns=(
-            receipt.bound_columns
-            if state.shape is not None and state.shape.partitioner.get("kind") == "range"
-            else ()
-        ),
-        statistics_columns=receipt.statistics_columns,
+        bound_columns=receipt.bound_columns if has_bounds else (),
+        statistics_columns=receipt.statistics_columns if is_old else (),
         files=(),
         unreachable=(),
     )
+
+
+def _has_old(log: LogReader, view: LogView, version: int) -> bool:
+    """Whether the log has anything from before a version."""
+    return (
+        log.first_kept(view) < version
+        or any(tag.version < version for tag in view.state.tags.values())
+        or log.has_leftovers(view)
+    )
+
+
+def _has_bounds(log: LogReader, view: LogView, version: int) -> bool:
+    """Whether the log, which begins at a version or later, may have the range bounds of that."""
+    first, newest = log.first_kept(view), view.state.shape
+    if first < view.state.blank or newest is None:
+        return True  # a late checkpoint
+    entries = [log.version_at(view, tag.version).newest for tag in view.state.tags.values()]
+    oldest = log.record(first).state.shape
+    if oldest is None or oldest.shuffle_id != newest.shuffle_id:
+        return True  # in between there may be any
+    shapes = [newest, *(entry.shape for entry in entries)]
+    return any(0 < shape.bounds_since <= version for shape in shapes)
 
 
 def _existing(

@@ -45,6 +45,11 @@ from arrow_format.log.names import (
     MAP_OUTPUT_DIRECTORY,
     TAG_DIRECTORY,
     TEMPORARY,
+    base_path,
+    bases_in,
+    checkpoint_path,
+    checkpoints_in,
+    entries_in,
     expired_path,
     numbers_of,
     segment_of,
@@ -54,6 +59,7 @@ from arrow_format.log.names import (
 )
 from arrow_format.log.reader import LogReader, LogView
 from arrow_format.log.version_names import first_version
+from arrow_format.options import check_flag
 from arrow_format.storage.open import ObjectNotFoundError, Place, Storage, open_storage
 from arrow_format.write.merger import ignore
 
@@ -72,6 +78,7 @@ def collect_garbage(
     path: Place,
     *,
     retention: timedelta = DEFAULT_RETENTION,
+    compact_log: bool = False,
     dry_run: bool = False,
     on_bytes: Callable[[int], None] = ignore,
     storage_options: Mapping[str, str] | None = None,
@@ -86,6 +93,7 @@ def collect_garbage(
     what is overdue before.
     """
     check_retention(retention)
+    check_flag("compact_log", compact_log)
     storage = open_storage(path, storage_options)
     stat = storage.stat("")
     if stat is None or not stat.is_directory:
@@ -94,7 +102,9 @@ def collect_garbage(
     if not {LOG_DIRECTORY, MAP_OUTPUT_DIRECTORY} & set(storage.list("")):
         msg = f"{storage.root}: holds no shuffle; nothing was removed"
         raise ShuffleNotFoundError(msg)
-    collection = _Collection(storage, retention, dry_run=dry_run, on_bytes=on_bytes)
+    collection = _Collection(
+        storage, retention, compacts=compact_log and not dry_run, dry_run=dry_run, on_bytes=on_bytes
+    )
     released = collection.release()
     return replace(collection.collect(), released=released)
 
@@ -123,14 +133,14 @@ class _Collection:
         storage: Storage,
         retention: timedelta | None,
         *,
+        compacts: bool = False,
         dry_run: bool = False,
         on_bytes: Callable[[int], None] = ignore,
     ) -> None:
         self.storage, self.log = storage, CommitLog(storage)
         self.claim = cache(partial(claim_of, storage))
-        self.planner = Planner(
-            storage, self.log, retention, time.time_ns() // 1_000_000, self.claim
-        )
+        now_ms = time.time_ns() // 1_000_000
+        self.planner = Planner(storage, self.log, retention, now_ms, self.claim, compacts)
         self.dry_run, self.on_bytes = dry_run, on_bytes
         self.held: list[Hold] = []
         """What kept files in local directories, when they were last removed."""
@@ -168,6 +178,8 @@ class _Collection:
         if retention is not None:
             groups = chain(self._temporaries(view), self._segments(view), self._tags(view))
             removed += remove_groups(groups, self.on_bytes, dry_run=self.dry_run)
+        if self.planner.compacts:
+            removed += remove_groups(self._compact(view), self.on_bytes, dry_run=self.dry_run)
         first = self.log.read_at(view, partial(first_version, self.log))
         return GcReport(
             path=self.storage.root,
@@ -307,6 +319,30 @@ class _Collection:
                 yield stored(self.storage, listed, listed)
                 if not self.dry_run:
                     self.storage.prune(segment_path(segment), and_root=False)
+
+    def _compact(self, view: LogView) -> Iterator[list[StoredFile]]:
+        """Make the entries before the base blank; yield the checkpoints and bases before it.
+
+        They may be removed at once: no view since the base needs them.
+        """
+        base, blank = view.state.base, view.state.blank
+        for segment in segments_in(self.storage.list(LOG_DIRECTORY)):
+            if segment > segment_of(base):
+                break
+            listed = self.storage.files(segment_path(segment))
+            names = [path.rpartition("/")[2] for path in listed]
+            numbers = [number for number in entries_in(names) if blank <= number < base]
+            with contextlib.suppress(ObjectNotFoundError):  # another collection removed them
+                calls = [partial(self.log.make_blank, number) for number in numbers]
+                run_concurrently(calls, self.storage.max_requests)
+            old = [checkpoint_path(number) for number in checkpoints_in(names) if number < base]
+            old += [base_path(number) for number in bases_in(names) if number < base]
+            yield stored(self.storage, old, listed)
+
+        def decide(view: LogView) -> LogEntry | None:
+            return draft(view, EXPIRE, state={"blank": base}) if view.state.blank < base else None
+
+        self.log.append(decide, sync=True)
 
     def _tags(self, view: LogView) -> Iterator[list[StoredFile]]:
         """Yield files of tags that were removed, or never set."""

@@ -85,6 +85,8 @@ class Planner:
     now_ms: int
     claim: Callable[[], Claim]
     """Returns what the shuffle says of itself, for local roots."""
+    compacts: bool = False
+    """Whether the log begins with the oldest version to keep, or what is pending before it."""
     times: dict[int, int] = field(default_factory=dict)
     """When entries were committed, of those that were asked for."""
 
@@ -205,6 +207,8 @@ class Planner:
         """
         state = view.state
         limit = min([oldest, *state.pending.numbers[:1]])
+        if self.compacts and state.version:
+            return max(limit, state.base)
         ends = [piece.version for piece in self.log.pieces(view, view.newest)]
         base = max((end for end in ends if last_checkpoint(end) == end <= limit), default=0)
         return base if segment_of(base) > segment_of(state.base) else state.base

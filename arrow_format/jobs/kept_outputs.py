@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,9 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrow_format.arrays.buffers import to_numpy, to_scalar
+from arrow_format.log.names import numbers_of
 from arrow_format.log.outputs import MapOutputs, key_of
 from arrow_format.log.pending import pending_outputs
 from arrow_format.log.version_names import first_version
+from arrow_format.storage.open import ObjectNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,6 +70,32 @@ def superseded_outputs(log: LogReader, view: LogView, version: Snapshot) -> list
         for output in outputs_.without(version.map_outputs.keys)
     }
     return list(lacking.values())
+
+
+def lost_bounds(log: LogReader, view: LogView, version: Snapshot) -> dict[str, pa.Array]:
+    """Return bounds by column, as they are stored, that the log has of files of the past alone.
+
+    Those of files that a version lacks, in entries, bases and tags, and of no file that it has.
+    """
+    ends, now = log.ended_jobs(view), version.map_outputs
+    number, outputs = (
+        to_numpy(ends.column(name).combine_chunks()) for name in ("number", "num_outputs")
+    )
+    chosen = {*number[num_among(ends, now) < outputs].tolist()}
+    # What ended in these may be forgotten by the base already.
+    chosen.update(*map(numbers_of, log.segments_before(view)))
+    named = [*_of_versions(log, view, view.oldest, view.newest)]
+    for each in sorted(number for number in chosen if number >= view.state.blank):
+        with contextlib.suppress(ObjectNotFoundError):  # its segment was removed
+            named.append(log.record(each).map_outputs)
+    known = now.bounds()
+    lost: dict[str, list[pa.Array]] = defaultdict(list)
+    for bounds in (past.without(now.keys).bounds() for past in named):
+        for name, values in bounds.items():
+            is_known = pc.is_in(values, known.get(name, values.slice(0, 0)))
+            lost[name].append(values.filter(pc.invert(is_known)))
+    joined = {name: pa.concat_arrays(parts).unique() for name, parts in sorted(lost.items())}
+    return {name: values for name, values in joined.items() if len(values)}
 
 
 def num_among(ends: pa.Table, outputs: MapOutputs) -> Int64Array:

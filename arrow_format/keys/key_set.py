@@ -70,9 +70,9 @@ class KeySet:
         is_among[rows] = rows_with_keys(keys, columns)
         return is_among
 
-    def columns_with_values_of(self, other: pa.RecordBatch) -> tuple[str, ...]:
-        """Return the names of key columns that share a value, not null, with a column of others."""
-        return tuple(name for name in self.names if _share_a_value(self._keys[name], other[name]))
+    def has_value_of(self, name: str, others: pa.Array) -> bool:
+        """Return whether a key has one of these values, not null, in a column."""
+        return _share_a_value(self._keys[name], others)
 
 
 def rows_with_keys(keys: pa.RecordBatch, columns: Sequence[pa.Array]) -> NDArray[np.bool_]:

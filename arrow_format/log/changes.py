@@ -318,7 +318,7 @@ def has_commit(log: LogReader, view: LogView, number: int, commit_id: str) -> bo
     removed = log.removed(segment) if segment < segment_of(view.state.base) else None
     if removed is not None:
         return commit_id in removed.commit_ids
-    return number <= view.newest and log.record(number).commit_id == commit_id
+    return number <= view.newest and log.named(number).commit_id == commit_id
 
 
 def check_commit_id(log: LogReader, view: LogView, version: int, commit_id: str) -> None:

@@ -29,8 +29,10 @@ from arrow_format.errors import (
 )
 from arrow_format.log.delta import Delta, made
 from arrow_format.log.entry import (
+    BLANK,
     FENCE,
     LogEntry,
+    blank_of,
     check_entry,
     check_sections,
     decode_entry,
@@ -319,6 +321,17 @@ class CommitLog(LogReader):
         with contextlib.suppress(ObjectExistsError):  # another writer put the same
             self._storage.put_if_absent(path, data, sync=True)
 
+    def make_blank(self, number: int) -> None:
+        """Leave nothing of an entry before the base but what says that it was put.
+
+        Its number stays taken, so that no late writer gets it. Durable, as the base is.
+        """
+        entry = self.named(number)
+        if entry.operation != BLANK:
+            path = entry_path(number)
+            data = readable(encode_entry(blank_of(entry)), decode_entry, f"{self.root}/{path}")
+            self._storage.replace(path, data, sync=True)
+
     def put_removed(self, segment: int) -> None:
         """Put what remains of a segment, whose entries may be removed after that."""
         commit_ids: list[str] = []
@@ -327,7 +340,8 @@ class CommitLog(LogReader):
         try:
             for start in range(0, len(numbers), _READ_TOGETHER):
                 reader = LogReader(self._storage)  # keeps what it has read
-                for entry in reader.records(numbers[start : start + _READ_TOGETHER]).values():
+                read = numbers[start : start + _READ_TOGETHER]
+                for entry in reader.records(read, blank=True).values():
                     commit_ids.append(entry.commit_id)
                     jobs.append(jobs_of(entry))
         except ObjectNotFoundError:
@@ -401,6 +415,8 @@ def _numbered(entry: LogEntry, view: LogView) -> LogEntry:
             changes["changed"] = number
         if entry.operation == "delete":
             changes["deleted"] = number
+        if entry.operation != "rollback" and state.shape is not None:
+            changes["shape"] = _with_age(state.shape, view.state.shape, number)
     if entry.is_pending:
         pending = (*state.pending.numbers, number)
         before = state.pending
@@ -423,3 +439,12 @@ def _numbered(entry: LogEntry, view: LogView) -> LogEntry:
         num_rows=outputs.num_rows,
         num_bytes=outputs.num_bytes,
     )
+
+
+def _with_age(shape: VersionShape, before: VersionShape | None, number: int) -> VersionShape:
+    """Return the shape of a version with the number since which it has its bounds."""
+    since = 0
+    if "bounds" in shape.partitioner:
+        is_same = before is not None and before.partitioner == shape.partitioner
+        since = before.bounds_since if is_same and before is not None else number
+    return shape if since == shape.bounds_since else replace(shape, bounds_since=since)

@@ -66,7 +66,11 @@ FENCE, EXPIRE, TAG, ERASE = "fence", "expire", "tag", "erase"
 """Operations that change no rows: jobs are given up, versions expire, a tag is set or removed, rows
 are to be gone that only earlier versions have."""
 
-_ALL = (*OPERATIONS, PENDING, PENDING_OVERWRITE, FENCE, EXPIRE, TAG, ERASE)
+BLANK = "blank"
+"""Operation of an entry before the base of which nothing is left but what says that it was put, and
+how jobs ended by it: no map outputs, no statistics, no shape. Whoever needs more reads the base."""
+
+_ALL = (*OPERATIONS, PENDING, PENDING_OVERWRITE, FENCE, EXPIRE, TAG, ERASE, BLANK)
 _ADD_ROWS = ("overwrite", "append", "rollback")
 _OF_ONE_JOB = ("append", "overwrite", PENDING, PENDING_OVERWRITE)
 _END_OF_TIME_MS = 253_402_300_799_000
@@ -252,6 +256,11 @@ def jobs_of(entry: LogEntry) -> pa.Table:
     return join_jobs([committed, given_up]) if entry.gives_up else committed
 
 
+def blank_of(entry: LogEntry) -> LogEntry:
+    """Return what is left of an entry when it is made blank."""
+    return replace(entry, operation=BLANK, state=LogState(), pending_shape=None, content=_NOTHING)
+
+
 def end_of_job(entry: LogEntry, job_id: str) -> JobEnd | None:
     """Return how a job ended by an entry, or in the range of a checkpoint; None if it did not."""
     if entry.range is not None:
@@ -395,6 +404,10 @@ def _problems(entry: LogEntry, sections: Mapping[str, bytes]) -> Iterator[str]:
     yield from problems_of_state(state, number)
     if (entry.parent is None) != (number == 1):
         yield f"number {number} must name the commit before it, unless it is the first"
+    if entry.operation == BLANK:
+        if sections or entry.range is not None or entry.pending_shape or state != LogState():
+            yield "a blank entry has what it may not have"
+        return
     if state.checkpoint >= number:
         yield f"number {number} cannot name checkpoint {state.checkpoint} as one before it"
     if (entry.pending_shape is not None) != entry.is_pending:

@@ -298,6 +298,17 @@ class MapOutputs(Sequence[MapOutput]):
         """Columns of which something is known in any file."""
         return set(_files(self.table).field("statistics").flatten().field("column").to_pylist())
 
+    def bounds(self) -> dict[str, pa.Array]:
+        """Return the bounds of all files by column, as they are stored; none twice."""
+        entries = _files(self.table).field("statistics").flatten()
+        columns = entries.field("column")
+        bounds = {}
+        for name in columns.unique().to_pylist():
+            of_column = entries.filter(pc.equal(columns, text_array([name])[0]))
+            both = [of_column.field(side) for side in ("minimum", "maximum")]
+            bounds[name] = pa.concat_arrays(both).drop_null().unique()
+        return bounds
+
     def file_statistics(
         self, names: Iterable[str], schema: pa.Schema
     ) -> dict[str, ColumnStatistics]:

@@ -22,7 +22,16 @@ from arrow_format.errors import (
     ShuffleNotFoundError,
 )
 from arrow_format.log.delta import compose, made
-from arrow_format.log.entry import ERASE, EXPIRE, FENCE, TAG, LogEntry, decode_entry, end_of_job
+from arrow_format.log.entry import (
+    BLANK,
+    ERASE,
+    EXPIRE,
+    FENCE,
+    TAG,
+    LogEntry,
+    decode_entry,
+    end_of_job,
+)
 from arrow_format.log.job_ends import (
     JobEnd,
     RemovedSegment,
@@ -31,8 +40,11 @@ from arrow_format.log.job_ends import (
     join_jobs,
 )
 from arrow_format.log.names import (
+    DAMAGED_DIRECTORY,
     LOG_DIRECTORY,
+    TAG_DIRECTORY,
     base_path,
+    bases_in,
     checkpoint_path,
     checkpoints_in,
     entries_in,
@@ -217,8 +229,19 @@ class LogReader:
         """Read the entry of a number, verified.
 
         Raises CorruptShuffleError or FormatVersionError where it is damaged or from a newer format
-        version, and ObjectNotFoundError where it is not there.
+        version, and ObjectNotFoundError where it is not there, or blank: what it said is in a base
+        that a newer view shows.
         """
+        entry = self.named(number)
+        if entry.operation == BLANK:
+            msg = (
+                f"{self.root}/{entry_path(number)}: was made blank since; its base has what it said"
+            )
+            raise ObjectNotFoundError(msg)
+        return entry
+
+    def named(self, number: int) -> LogEntry:
+        """Read the entry of a number, which may be blank; else as :meth:`record`."""
         self._use(number)
         known = self._entries.get(number)
         if known is not None:
@@ -247,14 +270,15 @@ class LogReader:
             raise CorruptShuffleError(msg)
         return entry
 
-    def records(self, numbers: Sequence[int]) -> dict[int, LogEntry]:
-        """Read entries, concurrently where each waits for a store.
+    def records(self, numbers: Sequence[int], *, blank: bool = False) -> dict[int, LogEntry]:
+        """Read entries, concurrently where each waits for a store; ``blank`` ones too, if told.
 
         Raises as :meth:`record`; of several that are damaged, for the first of ``numbers``.
         """
         if numbers:
             self._use(min(numbers))  # here, since threads would overwrite what others note
-        reads = [partial(self.record, number) for number in numbers]
+        read = self.named if blank else self.record
+        reads = [partial(read, number) for number in numbers]
         return dict(zip(numbers, run_concurrently(reads, self.max_requests), strict=True))
 
     def entry(self, version: int, commit_id: str | None = None) -> LogEntry:
@@ -476,6 +500,27 @@ class LogReader:
         reads = [partial(self.removed, segment) for segment in segments]
         removed = run_concurrently(reads, self.max_requests)
         return join_jobs([one.jobs for one in removed if one is not None])
+
+    def first_kept(self, view: LogView) -> int:
+        """Return the first number of which the log says more than that it was put."""
+        for segment in segments_in(self._storage.list(LOG_DIRECTORY)):
+            names = self._storage.list(segment_path(segment))
+            numbers = [number for number in entries_in(names) if number >= view.state.blank]
+            numbers += [*checkpoints_in(names), *bases_in(names)]
+            if numbers:
+                return min(numbers)
+        return view.newest
+
+    def has_leftovers(self, view: LogView) -> bool:
+        """Whether there are files of tags that were removed, or that a repair moved aside."""
+        tags = {tag_path(name, tag.commit_id) for name, tag in view.state.tags.items()}
+        left = {f"{TAG_DIRECTORY}/{name}" for name in self._storage.list(TAG_DIRECTORY)} - tags
+        return bool(left) or bool(self._storage.list(DAMAGED_DIRECTORY))
+
+    def segments_before(self, view: LogView) -> list[int]:
+        """Return the segments before that of the base that are still to be removed."""
+        segments = segments_in(self._storage.list(LOG_DIRECTORY))
+        return [segment for segment in segments if segment < segment_of(view.state.base)]
 
     def removed(self, segment: int) -> RemovedSegment | None:
         """Return what remains of a segment whose entries were removed; None if they were not."""

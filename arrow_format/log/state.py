@@ -38,6 +38,9 @@ class VersionShape(Struct, frozen=True, omit_defaults=True):
     combine: dict[str, str] = {}
     """Functions of the columns that rows of equal keys were combined by, in each map task."""
     result: ResultDescription = PERSISTENT
+    bounds_since: Natural = 0
+    """The version from which on the partitioner has the bounds that it has; 0 where it has none. A
+    rollback brings back the one that its shape had."""
 
 
 def check_shape(shape: VersionShape) -> None:
@@ -156,6 +159,8 @@ class LogState(Struct, frozen=True, omit_defaults=True):
     that are to be gone. What replaces rows by others, or says the same otherwise, is none."""
     undone: Undone | None = None
     """What rollbacks undid of deletions; None: nothing. It is never forgotten."""
+    blank: Natural = 0
+    """Entries before this number have been made blank, and checkpoints before it removed."""
 
     @property
     def is_ended(self) -> bool:
@@ -167,7 +172,8 @@ def problems_of_state(state: LogState, newest: int) -> Iterator[str]:
     """Yield what is wrong with the state after entry ``newest``, if anything."""
     numbers = (
         state.version, state.content, state.changed, state.ended, state.oldest, state.expired,
-        state.base, state.checkpoint, state.swept, state.deleted, *state.restored,
+        state.base, state.checkpoint, state.swept, state.deleted, state.blank,
+        *state.restored,
         *(tag.version for tag in state.tags.values()),
         *(end.version for end in state.jobs.values()),
     )  # fmt: skip
@@ -183,6 +189,8 @@ def problems_of_state(state: LogState, newest: int) -> Iterator[str]:
         yield f"version {state.version} is the newest, and {state.oldest} the oldest"
     if state.released is not None and state.released.through > state.version:
         yield f"version {state.released.through} is released and does not exist"
+    if state.blank > state.base:
+        yield f"entries before {state.blank} are blank, and only those before {state.base} may be"
     if state.undone is not None and not state.undone.after < state.undone.before <= newest:
         yield f"a rollback before entry {newest} undid no deletion"
     lasts = [0, *(last for _, last in state.pending.ranges)]

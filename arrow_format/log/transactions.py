@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from arrow_format.errors import CommitConflictError, CorruptShuffleError
 from arrow_format.log.delta import made
+from arrow_format.log.entry import BLANK
 from arrow_format.log.job_ends import end_of_transaction
 from arrow_format.log.names import expired_path, segment_of
 
@@ -76,9 +77,10 @@ def _at(
     segment = segment_of(number)
     removed = log.removed(segment) if segment < segment_of(view.state.base) else None
     if removed is None:
-        entry = log.record(number)
+        entry = log.named(number)
+        kept = None if entry.operation == BLANK else entry
         return CommittedTransaction(
-            number, entry.num_rows, entry.num_bytes, entry.num_outputs, entry
+            number, entry.num_rows, entry.num_bytes, entry.num_outputs, kept
         )
     end = end_of_transaction(removed.jobs, transaction.application_id, transaction.number)
     if end is None:

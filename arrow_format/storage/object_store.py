@@ -145,6 +145,9 @@ class ObjectStorage:
         msg = f"{self.root}/{path}: others put and delete it all the time; try again"
         raise StorageError(msg)
 
+    def replace(self, path: str, data: bytes, *, sync: bool) -> None:
+        self._put(path, data, mode="overwrite")
+
     def _check_conditional_puts(self, path: str) -> None:
         """Check once in a process that the store honours the condition of a put; some ignore it.
 

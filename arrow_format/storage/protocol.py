@@ -143,6 +143,12 @@ class Storage(Protocol):
         compete for a name must put different bytes.
         """
 
+    def replace(self, path: str, data: bytes, *, sync: bool) -> None:
+        """Put other bytes in the place of an object; readers see the old ones or the new, whole.
+
+        Nothing decides between several that replace one: they must put the same.
+        """
+
     def open_reader(self, path: str, *, mapped: bool = False) -> ObjectReader:
         """Open an object to read from it several times.
 

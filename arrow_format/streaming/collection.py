@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from arrow_format.errors import BackPressureTimeoutError, ShuffleError, ShuffleNotFoundError
 from arrow_format.jobs import garbage
 from arrow_format.jobs.garbage import DEFAULT_RETENTION, check_retention
-from arrow_format.options import WriteOptions
+from arrow_format.options import WriteOptions, check_flag
 from arrow_format.storage.open import Place, open_storage
 from arrow_format.streaming.flush_pending import flush_pending
 from arrow_format.write.merger import ignore
@@ -26,6 +26,7 @@ def collect_garbage(
     path: Place,
     *,
     retention: timedelta = DEFAULT_RETENTION,
+    compact_log: bool = False,
     dry_run: bool = False,
     on_bytes: Callable[[int], None] = ignore,
     storage_options: Mapping[str, str] | None = None,
@@ -47,6 +48,12 @@ def collect_garbage(
         long an unfinished job may have written nothing before it is given up. A job that is given
         up fails when it commits, if it still runs. Choose more than the longest read, and than the
         longest time in which no task of a running job writes anything.
+    compact_log
+        Leave nothing of the log before the oldest version that is kept: entries before it are made
+        blank, and with them the bounds of ranges and the statistics in them, which may be values of
+        deleted rows. Without it they go with their segment of 512 entries. Each entry since the
+        last time is written once; do it after a deletion, when earlier versions may expire. What a
+        dry run reports is without it.
     dry_run
         Change nothing, and report what would be done. Where a result would be released, the report
         says so, and what would expire and be removed without that.
@@ -63,7 +70,7 @@ def collect_garbage(
     Raises
     ------
     OptionError
-        The retention is not a timedelta, or negative.
+        The retention is not a timedelta, or negative; or ``compact_log`` is neither True nor False.
     ShuffleNotFoundError
         The path holds neither a shuffle nor files of a job.
     CorruptShuffleError, FormatVersionError
@@ -74,6 +81,7 @@ def collect_garbage(
         Something could not be removed, or flushed. The next collection tries again.
     """
     check_retention(retention)
+    check_flag("compact_log", compact_log)
     storage = open_storage(path, storage_options)
     failure: ShuffleError | None = None
     if not dry_run:
@@ -86,7 +94,11 @@ def collect_garbage(
         except ShuffleError as error:
             failure = error
     report = garbage.collect_garbage(
-        storage, retention=retention, dry_run=dry_run, on_bytes=on_bytes
+        storage,
+        retention=retention,
+        compact_log=compact_log,
+        dry_run=dry_run,
+        on_bytes=on_bytes,
     )
     if failure is not None:
         raise failure

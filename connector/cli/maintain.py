@@ -66,6 +66,14 @@ def gc(
             "may write nothing before it is given up: a number with s, m, h or d.",
         ),
     ] = "24h",
+    compact_log: Annotated[
+        bool,
+        typer.Option(
+            "--compact-log",
+            help="Leave nothing of the log before the oldest version that is kept, nor the bounds "
+            "and statistics there that may be of deleted rows.",
+        ),
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be removed and change nothing.")
     ] = False,
@@ -81,7 +89,9 @@ def gc(
 
     span = parse_duration(retention, "--retention")
     with progress(f"Collecting garbage of {path}", None) as advance:
-        report = collect_garbage(path, retention=span, dry_run=dry_run, on_bytes=advance)
+        report = collect_garbage(
+            path, retention=span, compact_log=compact_log, dry_run=dry_run, on_bytes=advance
+        )
     show_result(gc_as_json(report) if as_json else gc_lines(report))
 
 

@@ -159,7 +159,7 @@ def test_deletions_are_those_of_pandas(program, codec, sort_by, kind):
         shuffle = open_shuffle(path)
         check_but_for_broadcasts(shuffle)
         kept = shuffle.read(columns=["v"]).read_all()
-        collect_garbage(path, retention=timedelta(0))
+        collect_garbage(path, retention=timedelta(0), compact_log=True)
         if deleted:
             assert erasure_status(path, last).is_gone
         assert open_shuffle(path).read(columns=["v"]).read_all() == kept

@@ -37,7 +37,7 @@ from arrow_format.jobs.target import open_target
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.storage.open import open_storage
 from tests.support.guarantees import guarantee
-from tests.support.interrupted_storage import dies_after
+from tests.support.interrupted_storage import CHANGES, dies_after
 from tests.support.small_shuffles import FAST, begin, numbered, run, write_tasks
 
 N = 5
@@ -172,11 +172,14 @@ class TableMachine(RuleBasedStateMachine):
         assert number > last
 
     @precondition(lambda self: self.versions)
-    @rule(calls=st.none() | st.integers(0, 6))
-    def collect(self, calls):
+    @rule(calls=st.none() | st.integers(0, 6), compacts=st.booleans())
+    def collect(self, calls, compacts):
+        def collect():
+            collect_garbage(self.path, retention=timedelta(0), compact_log=compacts)
+
         if calls is not None:
-            dies_after(calls, lambda: collect_garbage(self.path, retention=timedelta(0)))
-        collect_garbage(self.path, retention=timedelta(0))
+            dies_after(calls, collect, (*CHANGES, "replace"))
+        collect()
         self.oldest = self.newest
 
     @invariant()

@@ -190,6 +190,9 @@ class SimulatedStore(_Simulated, ObjectStorage):
     def put_if_absent(self, path: str, data: bytes, *, sync: bool) -> None:
         self._perform("put", path, data)
 
+    def replace(self, path: str, data: bytes, *, sync: bool) -> None:
+        self._perform("upload", path, data)
+
     def delete_all(self, paths: Sequence[str]) -> None:
         if paths:
             self._perform("delete_all", tuple(paths))

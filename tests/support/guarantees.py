@@ -100,10 +100,13 @@ GUARANTEES: dict[str, dict[str, str]] = {
             "rows that came back so, by a flush, or by a log that was restored, are never said to "
             "be gone by the receipt of that deletion"
         ),
+        "erased bounds": (
+            "A receipt is not gone while a bound in the log, of ranges or of any column of a file, "
+            "may be of a deleted row; a collection with `compact_log` leaves none of before"
+        ),
         "erased bytes": (
             "After a deletion and a collection no file holds the rows, and the receipt says so no "
-            "earlier; old entries of the log keep bounds of columns that have statistics, by "
-            "default not of keys that are hashed"
+            "earlier"
         ),
     },
     "Commits": {

@@ -241,7 +241,7 @@ def test_map_outputs_in_several_files_and_directories(tmp_path, monkeypatch):
     assert contents(tmp_path / "x") == without(before, {3})
     check_totals(tmp_path / "x")
     assert not erasure_status(tmp_path / "x", receipt).is_gone
-    collect_garbage(tmp_path / "x", retention=NOW)
+    collect_garbage(tmp_path / "x", retention=NOW, compact_log=True)
     status = erasure_status(tmp_path / "x", receipt)
     assert status.is_gone, status
     assert b"customer 3!" not in decoded_bytes(tmp_path)
@@ -316,7 +316,7 @@ def test_ranges_decide_the_subpartition_too_and_bounds_are_reported(tmp_path):
     assert again.bound_columns == ()
     collect_garbage(tmp_path, retention=NOW)
     status = erasure_status(tmp_path, receipt)
-    assert status.is_gone
+    assert not status.is_gone
     assert status.bound_columns == ("k",)
     assert "bounds" in str(status)
 
@@ -656,11 +656,12 @@ def test_bounds_of_new_files_are_those_of_the_rows_that_are_left(tmp_path, merge
         merge_shuffle(tmp_path)
     assert str(NEEDLE).encode() in decoded_bytes(tmp_path)
     receipt = delete_rows(tmp_path, {"k": [NEEDLE]}, options=options)
-    assert receipt.statistics_columns == ("k",)
-    assert "values of k are bounds of files" in str(receipt)
+    assert "k" in receipt.statistics_columns
+    assert "may be of deleted rows" in str(receipt)
     collect_garbage(tmp_path, retention=NOW)
-    assert erasure_status(tmp_path, receipt).statistics_columns == ("k",)
+    assert erasure_status(tmp_path, receipt).statistics_columns == receipt.statistics_columns
     assert str(NEEDLE).encode() not in decoded_bytes(tmp_path)
+    collect_garbage(tmp_path, retention=NOW, compact_log=True)
     assert delete_rows(tmp_path, {"k": [NEEDLE]}).statistics_columns == ()
     shuffle = open_shuffle(tmp_path)
     assert shuffle.verify().ok
@@ -680,7 +681,7 @@ def test_old_versions_that_were_overwritten_may_hold_the_rows_too(tmp_path):
     assert nothing.version == 3
     assert {file.path for file in nothing.files} == {file.path for file in receipt.files}
     assert not erasure_status(tmp_path, nothing).is_gone
-    collect_garbage(tmp_path, retention=NOW)
+    collect_garbage(tmp_path, retention=NOW, compact_log=True)
     assert erasure_status(tmp_path, nothing).is_gone
     assert erasure_status(tmp_path, receipt).is_gone
 
@@ -833,7 +834,7 @@ def test_pending_commits_with_rows_of_the_keys_are_in_the_receipt(tmp_path):
     assert (status.flushed, status.is_gone) == ((2,), False)
     assert "delete again" in str(status)
     again = delete_rows(tmp_path, {"k": [3]}, options=TINY)
-    collect_garbage(tmp_path, retention=NOW)
+    collect_garbage(tmp_path, retention=NOW, compact_log=True)
     assert erasure_status(tmp_path, again).is_gone
     assert b"customer 3!" not in decoded_bytes(tmp_path)
 

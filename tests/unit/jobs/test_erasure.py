@@ -1,7 +1,9 @@
 """When the rows of a deletion are gone: rollbacks, tags, merges, pending commits, restored logs."""
 
 import shutil
+import struct
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,6 +14,8 @@ from arrow_format import (
     HashPartitioner,
     MergePolicy,
     OptionError,
+    RangePartitioner,
+    ShuffleNotFoundError,
     WriteOptions,
     collect_garbage,
     delete_rows,
@@ -19,6 +23,7 @@ from arrow_format import (
     flush_pending,
     merge_shuffle,
     open_shuffle,
+    repair_shuffle,
     rollback_shuffle,
     tag_shuffle,
     untag_shuffle,
@@ -28,10 +33,19 @@ from arrow_format.jobs import delete_rows as deletion
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.target import open_target
+from arrow_format.keys.partitioner import partitioner_from_description
+from arrow_format.log.changes import has_commit
 from arrow_format.log.commit_log import CommitLog
+from arrow_format.log.entry import decode_entry
+from arrow_format.model import Transaction
 from arrow_format.storage.open import open_storage
 from tests.support.guarantees import guarantee
-from tests.support.interrupted_storage import instead_of_first_entry
+from tests.support.interrupted_storage import (
+    CHANGES,
+    before_call,
+    dies_after,
+    instead_of_first_entry,
+)
 from tests.support.recording_storage import RecordingStorage
 from tests.support.small_log import small_segments
 
@@ -268,6 +282,272 @@ def test_the_question_reads_as_much_of_a_long_log_as_of_a_short_one(path, undone
             assert versions[0] == (1, 2)
             reads.append(len(storage.others))
     assert reads[1] < reads[0] + 40, reads
+
+
+# Bounds and statistics in the log -----------------------------------------------------------------
+
+
+def log_files(path):
+    return [decode_entry(f.read_bytes()) for f in Path(path, "commit_log").rglob("*.*")]
+
+
+def values_in_log(path):
+    """All bounds of files and of ranges in all files of the log, decoded."""
+    values = []
+    for entry in log_files(path):
+        values += [v for of in entry.map_outputs.bounds().values() for v in of.to_pylist()]
+        for shape in filter(None, (entry.state.shape, entry.pending_shape)):
+            if shape.partitioner["kind"] == "range":
+                bounds = partitioner_from_description(shape.partitioner).bounds
+                values += [str(v).encode() for row in bounds.to_pylist() for v in row.values()]
+    return values
+
+
+SALARY = 987654321.5
+
+
+def with_salary(path, keys, names, salaries, **how):
+    table = pa.table({"k": keys, "name": names, "salary": salaries})
+    options = WriteOptions(sync=False, codec="none", **how)
+    write_shuffle(table, path, keys="k", num_subpartitions=4, mode="append", options=options)
+
+
+@guarantee("erased bounds")
+@pytest.mark.parametrize(
+    ("statistics", "columns"),
+    [(None, ("salary",)), (("name", "salary"), ("name", "salary")), ((), ())],
+)
+@pytest.mark.parametrize("merged", [False, True])
+def test_bounds_of_other_columns_keep_the_receipt_open(tmp_path, statistics, columns, merged):
+    path = str(tmp_path / "x")
+    how = {} if statistics is None else {"statistics": statistics}
+    with_salary(path, [1, 2, 3], ["mm", f"ZZ{SECRET}", "oo"], [1.0, SALARY, 3.0], **how)
+    with_salary(path, [4, 5], ["zzz", "aa"], [1e300, -1.0], **how)  # bounds of a merged file
+    if merged:
+        merge_shuffle(path, policy=ALL)
+    receipt = delete_rows(path, {"k": [2]}, options=PLAIN)
+    assert receipt.statistics_columns == columns
+    collect(path, 3)
+    status = erasure_status(path, receipt)
+    assert (status.is_gone, status.statistics_columns) == (not columns, columns)
+    assert ("--compact-log" in str(status)) is bool(columns)
+    secrets = {f"ZZ{SECRET}".encode(), struct.pack("<d", SALARY)}
+    assert bool(secrets & {*values_in_log(path)}) is bool(columns)
+    collect(path, compact_log=True)
+    assert erasure_status(path, receipt).is_gone
+    assert not secrets & {*values_in_log(path)}
+    assert not holds(path)
+    assert not any(struct.pack("<d", SALARY) in f.read_bytes() for f in tmp_path.rglob("*.*"))
+    # Of what is left there is nothing to find.
+    nothing = delete_rows(path, {"k": [2]}, options=PLAIN)
+    assert nothing.statistics_columns == ()
+    assert keys_of(path) == [1, 3, 4, 5]
+
+
+@guarantee("erased bounds")
+def test_a_deleted_key_that_was_a_bound_of_a_small_file(tmp_path):
+    path = str(tmp_path / "x")
+    options = WriteOptions(sync=False, codec="none", statistics=("k",))
+    write(path, ["pp", "SECRETKEY", "qq"], options=options)
+    write(path, ["AA", "zz"], options=options)
+    merge_shuffle(path, policy=ALL)
+    other = delete_rows(path, {"k": ["ppp"]}, options=PLAIN)
+    receipt = delete_rows(path, {"k": ["SECRETKEY"]}, options=PLAIN)
+    # Bounds that are no key that was given are not of its rows; a cut one may be.
+    assert (other.statistics_columns, receipt.statistics_columns) == ((), ("k",))
+    assert delete_rows(path, {"k": ["none"]}).statistics_columns == ()
+    collect(path, 3)
+    assert not erasure_status(path, receipt).is_gone
+    assert holds(path, "SECRETKEY")
+    collect(path, compact_log=True)
+    assert erasure_status(path, receipt).is_gone
+    assert not holds(path, "SECRETKEY")
+    long = "a" * 16 + "SECRET"
+    write(path, [long, "b"], options=options)
+    write(path, ["c"], options=options)
+    assert delete_rows(path, {"k": [long]}, options=PLAIN).statistics_columns == ("k",)
+
+
+@guarantee("erased bounds")
+def test_rows_of_the_key_that_were_overwritten_left_bounds_too(tmp_path):
+    path = str(tmp_path / "x")
+    with_salary(path, [1, 2], ["a", "b"], [1.0, SALARY])
+    table = pa.table({"k": [1], "name": ["a"], "salary": [1.0]})
+    write_shuffle(table, path, keys="k", num_subpartitions=4, mode="overwrite", options=PLAIN)
+    collect(path)
+    receipt = delete_rows(path, {"k": [2]}, options=PLAIN)
+    assert (receipt.num_rows, receipt.files, receipt.statistics_columns) == (0, (), ("salary",))
+    assert not erasure_status(path, receipt).is_gone
+    collect(path, compact_log=True)
+    assert erasure_status(path, receipt).is_gone
+    assert struct.pack("<d", SALARY) not in values_in_log(path)
+
+
+@guarantee("erased bounds")
+@pytest.mark.parametrize("back", [False, True])
+def test_range_bounds_keep_the_receipt_open_until_no_entry_has_them(tmp_path, back):
+    path = str(tmp_path / "x")
+    by = RangePartitioner("k", bounds=["SECRETKEY", "aaa", "mmm"])
+    write(path, ["SECRETKEY", "b"], partitioner=by)
+    write(path, ["c"], partitioner=by)
+    receipt = delete_rows(path, {"k": ["SECRETKEY"]}, options=PLAIN)
+    assert receipt.bound_columns == ("k",)
+    collect(path, compact_log=True)
+    assert erasure_status(path, receipt).bound_columns == ("k",)
+    write(path, ["d", "e"], mode="overwrite", partitioner=RangePartitioner("k", bounds=["d"]), n=2)
+    if back:
+        rollback_shuffle(path, receipt.version)
+    collect(path, 3)
+    assert not erasure_status(path, receipt).is_gone
+    collect(path, compact_log=True)
+    status = erasure_status(path, receipt)
+    assert (status.is_gone, b"SECRETKEY" in values_in_log(path)) == (not back, back)
+    if back:  # overwritten with the same bounds they are there still
+        write(path, ["f"], mode="overwrite", partitioner=by)
+        collect(path, compact_log=True)
+        assert not erasure_status(path, receipt).is_gone
+        write(path, ["f"], mode="overwrite")
+        collect(path, compact_log=True)
+        assert erasure_status(path, receipt).is_gone
+
+
+@guarantee("erased bounds")
+def test_tags_and_what_a_repair_moved_aside_have_bounds_too(tmp_path):
+    path = str(tmp_path / "x")
+    with_salary(path, [1, 2], ["a", "b"], [1.0, SALARY])
+    tag_shuffle(path, "old")
+    receipt = delete_rows(path, {"k": [2]}, options=PLAIN)
+    collect(path, compact_log=True)
+    assert erasure_status(path, receipt).statistics_columns == ("salary",)
+    untag_shuffle(path, "old")
+    assert erasure_status(path, receipt).statistics_columns == ("salary",)  # its file is there
+    collect(path, compact_log=True)
+    assert erasure_status(path, receipt).is_gone
+    aside = tmp_path / "x/commit_log/damaged/1.entry"
+    aside.parent.mkdir()
+    aside.write_bytes(b"")
+    assert erasure_status(path, receipt).statistics_columns == ("salary",)
+
+
+def test_segments_that_are_removed_take_the_bounds_with_them(tmp_path):
+    """Without being asked to, later."""
+    path = str(tmp_path / "x")
+    with small_segments(segment=8, interval=4):
+        with_salary(path, [1, 2], ["a", "b"], [1.0, SALARY])
+        receipt = delete_rows(path, {"k": [2]}, options=PLAIN)
+        for key in range(10, 20):
+            with_salary(path, [key], ["c"], [2.0])
+        collect(path)
+        assert not erasure_status(path, receipt).is_gone
+        collect(path)
+        assert erasure_status(path, receipt).is_gone
+        assert struct.pack("<d", SALARY) not in values_in_log(path)
+
+
+# Logs that are compacted --------------------------------------------------------------------------
+
+
+def test_who_reads_or_writes_while_the_log_is_compacted(path, tmp_path):
+    """At any moment of both a reader gets the newest rows, and a writer adds its own."""
+    for key in range(7, 20):
+        write(path, [key])
+    copy, expected = str(tmp_path / "copy"), keys_of(path)
+    calls = ("read", "list", "put_if_absent", "stat")
+    for number in count():
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(path, copy)
+        try:
+            with before_call(number, lambda: collect(copy, compact_log=True), calls):
+                assert keys_of(copy) == expected
+                try:
+                    write(copy, [99])
+                except CommitConflictError as error:  # it has retention 0
+                    assert "given up by garbage collection" in str(error)  # noqa: PT017
+                    write(copy, [99])
+        except IndexError:
+            break
+        assert keys_of(copy) == [*expected, 99]
+        collect(copy, compact_log=True)
+        assert keys_of(copy) == [*expected, 99]
+        assert repair_shuffle(copy).is_sound
+    assert number > 10
+
+
+def test_a_compaction_that_dies_goes_on_with_the_next(path, tmp_path):
+    receipt = delete_rows(path, {"k": [2]}, options=PLAIN)
+    copy = str(tmp_path / "copy")
+    for calls in count():
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(path, copy)
+        died = dies_after(
+            calls, lambda: collect(copy, compact_log=True), (*CHANGES, "replace", "delete_all")
+        )
+        assert keys_of(copy) == [1, 3, 4, 5, 6]
+        write(copy, [7])
+        collect(copy, compact_log=True)
+        assert keys_of(copy) == [1, 3, 4, 5, 6, 7]
+        assert {entry.operation for entry in log_files(copy) if entry.version < 4} == {"blank"}
+        assert erasure_status(copy, receipt).is_gone
+        if not died:
+            break
+    assert calls > 5
+
+
+def test_a_compacted_log_knows_its_jobs_transactions_and_commits(path):
+    once = Transaction("app", 1)
+    write(path, [8], transaction=once)
+    schema = pa.schema([("k", pa.int64()), ("name", pa.string())])
+    by = HashPartitioner("k")
+    job = begin_job(path, schema, num_subpartitions=4, partitioner=by, options=PLAIN)
+    open_target(job, "append")
+    statuses = [run_map_task(job, 0, 0, [pa.record_batch({"k": [9], "name": ["n"]})])]
+    version = commit_job(job, statuses, mode="append").version
+    commit_id = log_of(path).record(version).commit_id
+    write(path, [10])
+    collect(path, compact_log=True)
+    log = log_of(path)
+    assert {log.named(n).operation for n in range(1, version + 1)} == {"blank"}
+    assert log.find_job(job.job_id).version == version
+    assert has_commit(log, log.view(), version, commit_id)
+    assert write(path, [8], transaction=once).is_repetition
+    assert keys_of(path) == [1, 2, 3, 4, 5, 6, 8, 9, 10]
+    with pytest.raises(ShuffleNotFoundError, match="has expired"):
+        open_shuffle(path, version)
+
+
+def test_what_is_pending_or_tagged_is_kept_when_the_log_is_compacted(path):
+    number = put_pending(path, [7]).version
+    tag_shuffle(path, "old", 1)
+    write(path, [8])
+    collect(path, 2, compact_log=True)
+    assert sorted(open_shuffle(path, "old").read().read_all()["k"].to_pylist()) == [1, 2, 3, 4]
+    assert log_of(path).view().state.base == number
+    flush_pending(path, options=PLAIN)
+    assert keys_of(path) == [1, 2, 3, 4, 5, 6, 7, 8]
+    collect(path, compact_log=True)
+    assert keys_of(path) == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_compact_log_is_a_flag_and_a_dry_run_changes_nothing(path):
+    with pytest.raises(OptionError, match="compact_log=1: expected True or False"):
+        collect(path, compact_log=1)
+    before = {f: f.read_bytes() for f in Path(path).rglob("*") if f.is_file()}
+    collect(path, compact_log=True, dry_run=True)
+    assert before == {f: f.read_bytes() for f in Path(path).rglob("*") if f.is_file()}
+
+
+def test_a_log_in_a_store_is_compacted(s3):
+    path = f"s3://{s3.new_bucket('compact')}/x"
+    how = {"storage_options": s3.options}
+    table = pa.table({"k": [1, 2], "salary": [1.0, SALARY]})
+    for _ in range(2):
+        write_shuffle(table, path, keys="k", num_subpartitions=2, mode="append", **how)
+    receipt = delete_rows(path, {"k": [2]}, **how)
+    collect(path, **how)
+    assert erasure_status(path, receipt, **how).statistics_columns == ("salary",)
+    collect(path, compact_log=True, **how)
+    assert erasure_status(path, receipt, **how).is_gone
+    assert open_shuffle(path, **how).read().read_all()["k"].to_pylist() == [1, 1]
 
 
 # Pending commits ----------------------------------------------------------------------------------

@@ -13,7 +13,14 @@ from msgspec import structs
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
 from arrow_format.format.ipc import to_json
 from arrow_format.log.delta import Delta
-from arrow_format.log.entry import FENCE, LogEntry, check_entry, decode_entry, encode_entry
+from arrow_format.log.entry import (
+    FENCE,
+    LogEntry,
+    blank_of,
+    check_entry,
+    decode_entry,
+    encode_entry,
+)
 from arrow_format.log.framing import from_frame, to_frame
 from arrow_format.log.outputs import MapOutputs, encode_table
 from arrow_format.log.state import LogState, VersionShape
@@ -329,6 +336,7 @@ FENCED = LogEntry(
         (FENCED, {"operation": "append"}, "version 0 cannot be the newest after operation append"),
         (FENCED, {"operation": "pending"}, "pending map outputs have a shape"),
         (ENTRY, {"operation": "fence"}, "version 7 cannot be the newest after operation fence"),
+        (ENTRY, {"operation": "blank"}, "a blank entry has what it may not have"),
         (ENTRY, {"operation": "release"}, "a release names what was released"),
         (
             structs.replace(ENTRY, state=structs.replace(ENTRY.state, content=6)),
@@ -339,6 +347,7 @@ FENCED = LogEntry(
 )
 def test_operations_and_what_they_say_go_together(entry, changes, message):
     assert decode_entry(encode_entry(FENCED)) == FENCED
+    assert decode_entry(encode_entry(blank_of(ENTRY))) == blank_of(ENTRY)
     with pytest.raises(CorruptShuffleError, match=message):
         decode_entry(forged(entry, **changes))
 

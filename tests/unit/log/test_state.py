@@ -10,7 +10,14 @@ from arrow_format.errors import CorruptShuffleError, OptionError
 from arrow_format.format.ipc import to_json
 from arrow_format.log.entry import PENDING, PENDING_OVERWRITE, decode_entry, encode_entry
 from arrow_format.log.result import PERSISTENT, Released, ResultDescription, describe_result
-from arrow_format.log.state import LastCommit, LogState, PendingNumbers, Tag, problems_of_state
+from arrow_format.log.state import (
+    LastCommit,
+    LogState,
+    PendingNumbers,
+    Tag,
+    Undone,
+    problems_of_state,
+)
 from arrow_format.options import ResultPartitionType, WriteOptions
 from arrow_format.process_identity import this_process
 from tests.unit.log.test_entry import NO_ROWS, SHAPE, forged
@@ -41,7 +48,8 @@ RELEASE = after(
         after(pending=PendingNumbers.of((2, 3, 5), 17)),
         after(pending=PendingNumbers((), 17)),
         after(applications={"q": LastCommit(6, 2**40)}),
-        after(tags={"v": Tag(4, "c")}, restored=(3, 5), swept=4, expired=1, base=1),
+        after(tags={"v": Tag(4, "c")}, restored=(3, 5), swept=4, expired=1, base=1, blank=1),
+        after(deleted=5, undone=Undone(3, 6)),
         *(
             replace(
                 after(version=6, content=6, changed=6, pending=PendingNumbers.of((2, 7))),

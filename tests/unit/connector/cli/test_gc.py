@@ -44,6 +44,13 @@ def test_it_removes_what_expired(run, path):
     assert len(list(path.glob("map_outputs/*/*"))) == 2
 
 
+def test_it_compacts_the_log(run, path):
+    before = (path / entry_path(1)).stat().st_size
+    assert run("gc", path, "--retention", "0s", "--compact-log")[0] == 0
+    assert (path / entry_path(1)).stat().st_size < before / 2
+    assert sorted(values(path)) == list(range(100, 105))
+
+
 def test_by_default_a_day_is_kept(run, path):
     start_job(path)
     before = files_below(path)
