@@ -303,9 +303,9 @@ def sample_range_partitioner(
 ) -> RangePartitioner:
     """Return a range partitioner whose bounds split a sample of a DataFrame evenly.
 
-    Spark counts the rows and then samples about 100 rows per subpartition, 10,000 at least and a
-    million at most. Only their key columns are collected. The seed is fixed: equal rows give an
-    equal sample.
+    Spark computes the rows once for it, and takes 100 per subpartition, 10,000 at least and a
+    million at most: those with the smallest of random numbers, of which each of its tasks keeps as
+    many. Only their key columns are collected. The seed is fixed: equal rows give an equal sample.
 
     Parameters
     ----------
@@ -327,10 +327,8 @@ def sample_range_partitioner(
     check_sort_keys(stored, partitioner.keys, WHAT)
     fields = key_fields(data_schema(arrow_schema_of(stored)), partitioner.keys, WHAT)
     rows = df.select(*(_as_stored(df, stored, name) for name, _ in partitioner.keys))
-    size = sample_size(n)
-    num_rows = rows.count()
-    if num_rows > size:
-        rows = rows.sample(withReplacement=False, fraction=size / num_rows, seed=SEED)
+    # One job, without a count before it: each task keeps as many rows, and only those are sorted.
+    rows = rows.orderBy(F.rand(SEED)).limit(sample_size(n))
     schema = pa.schema([pa.field(field.name, field.type) for field in fields])
     batches = [normalise(batch, schema) for batch in rows.toArrow().to_batches()]
     return partitioner.with_sample(pa.Table.from_batches(batches, schema=schema), n)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import uuid
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,7 +24,7 @@ from tests.support.guarantees import guarantee
 from tests.support.tables import SPARK_TYPES, frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -276,6 +277,27 @@ def test_ranges_of_a_sample_are_even(partitioner: RangePartitioner, expected: pa
     placed = partitioner.bind(expected.schema, N, 0)
     rows = sum(np.bincount(placed(batch), minlength=N) for batch in expected.to_batches())
     assert rows.max() < 1.5 * expected.num_rows / N
+
+
+def test_a_write_by_ranges_computes_its_rows_once_for_the_sample_and_once_for_the_rows(
+    spark: SparkSession, tmp_path: Path
+):
+    marks = tmp_path / "marks"
+    marks.mkdir()
+
+    def marked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        (marks / uuid.uuid4().hex).touch()
+        yield from batches
+
+    rows = spark.range(0, 50_000, 1, 3).mapInArrow(marked, "id long")
+    receipt = connector.write_shuffle(
+        rows, tmp_path / "s", partitioner=RangePartitioner(keys="id"), num_subpartitions=8,
+        options=FAST,
+    )  # fmt: skip
+    assert receipt.num_rows == 50_000
+    assert len(list(marks.iterdir())) == 2 * 3
+    sizes = open_shuffle(tmp_path / "s").subpartition_rows.to_pylist()
+    assert max(sizes) < 1.2 * 50_000 / 8
 
 
 def test_a_sample_is_the_same_again(lineitem: DataFrame, partitioner: RangePartitioner):
