@@ -286,7 +286,8 @@ def steps_after(log: LogReader, view: LogView, start: int) -> Iterator[Step]:
         if first is None:
             return
         whole = log.content_at(view, first)
-        yield Step(first.version, whole.num_rows, whole.num_bytes)
+        # One of which all was released is not kept for who has read nothing.
+        yield Step(first.version, whole.num_rows, whole.num_bytes, whole.num_rows > 0)
         start = first.version
     check_not_expired(log, view, start)
     for entry in entries_of(log, range(max(start + 1, view.oldest), view.newest + 1)):

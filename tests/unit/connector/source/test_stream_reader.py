@@ -608,3 +608,29 @@ def test_an_overwrite_is_noticed_also_where_the_version_that_was_consumed_has_ex
     assert log_of(path).view().oldest == 7
     with pytest.raises(ShuffleOverwrittenError, match=r"version 7 overwrote"):
         first_batch(path)
+
+
+@guarantee("consumed versions")
+def test_a_batch_does_not_end_at_a_version_of_which_all_was_released(tmp_path):
+    """Nothing would keep that version until the batch is read: found by the machine of streams."""
+    path = tmp_path / "s"
+    put(path, [(1, 1)], pending=False, result_type="PIPELINED")
+    other = reader_of(path, consumer="b")
+    start = other.initialOffset()
+    end = other.latestOffset(start, ALL)
+    assert len(other.partitions(start, end)) == 1
+    other.commit(end)
+    other.stop()
+    put(path, [(2, 2)], result_type="PIPELINED")
+    collect_garbage(path, retention=timedelta(0))
+    reader = reader_of(path, consumer="a", maxVersionsPerTrigger=1)
+    start = reader.initialOffset()
+    limit = reader.getDefaultReadLimit()
+    assert reader.latestOffset(start, limit) == start, "there is nothing to read yet"
+    version = flush_pending(path, options=FAST).version
+    end = reader.latestOffset(start, limit)
+    assert end["version"] == version
+    for _ in range(3):
+        collect_garbage(path, retention=timedelta(0))
+    assert [part.version for part in reader.partitions(start, end)] == [version]
+    reader.stop()
