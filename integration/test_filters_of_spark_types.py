@@ -27,7 +27,7 @@ from tests.support.session_in_process import SessionInProcess, Settings
 from tests.support.spark_session import SESSION_TIME_ZONE, spark_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -203,6 +203,12 @@ class Ways:
         self._schema = schema
         self._session = SessionInProcess(Settings(**settings))
         self._zone = settings["spark.sql.session.timeZone"]
+        self._is_case_sensitive = settings.get("spark.sql.caseSensitive") == "true"
+
+    def all(self) -> list[Callable[[str], list[int]]]:
+        """Return those that see the settings; option and stream take names in any case."""
+        found = [self.argument, self.join, self.aggregation, self.groups, self.subpartitions]
+        return found if self._is_case_sensitive else [*found, self.option, self.stream]
 
     def argument(self, condition: str) -> list[int]:
         """``read_shuffle(filter=)``, but for the session's part."""
@@ -309,10 +315,7 @@ def test_a_condition_keeps_the_rows_of_where_or_is_refused(
     for number, settings in SETTINGS:
         every = {"spark.sql.session.timeZone": SESSION_TIME_ZONE} | settings
         ways = Ways(path, rows.select("k").schema, every)
-        asked = cycle(
-            (ways.argument, ways.option, ways.stream, ways.join, ways.aggregation, ways.groups,
-             ways.subpartitions)
-        )  # fmt: skip
+        asked = cycle(ways.all())
         found: dict[str, tuple[str, list[int]]] = {}
         for condition in islice(_distinct(iter(draw, None)), number):
             way = next(asked)

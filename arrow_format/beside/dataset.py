@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pyarrow.dataset as ds
 
 from arrow_format.arrays.selection import keep
-from arrow_format.beside.readable import restricted
+from arrow_format.beside.readable import restricted, small_at_first
 from arrow_format.errors import OptionError
 from arrow_format.filters.from_arrow import columns_of, parts_of
 
@@ -93,7 +93,8 @@ class ShuffleDataset(ds.FileSystemDataset):  # type: ignore[misc]
         rows, all_pushed = restricted(self._rows, parts)
         is_exact = is_whole and all_pushed
         reader = rows.read(columns=_needed(columns, None if is_exact else filter))
-        batches = iter(reader) if is_exact else _matching(reader, filter)
+        few = small_at_first(reader)
+        batches = few if is_exact else _matching(few, filter)
         return ds.Scanner.from_batches(batches, schema=reader.schema, columns=columns, **options)
 
     def filter(self, expression: pc.Expression) -> ShuffleDataset:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 from polars.io.plugins import register_io_source
 
-from arrow_format.beside.readable import restricted
+from arrow_format.beside.readable import restricted, small_at_first
 from arrow_format.filters.from_polars import filters_of
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def lazy_frame(rows: Readable, subpartitions: Iterable[int] | None) -> pl.LazyFr
             if n_rows is None:
                 matching, _ = restricted(rows, filters)
         with matching.read(subpartitions, with_columns) as reader:
-            for batch in reader:
+            for batch in small_at_first(reader):
                 frame = _frame(batch)
                 if n_rows is not None:
                     frame = frame.head(n_rows)

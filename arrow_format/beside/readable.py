@@ -14,7 +14,7 @@ from arrow_format.filters.expression import all_of
 from arrow_format.filters.spark_rules import SPARK_DEFAULTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -102,6 +102,28 @@ class Counted(Readable, Protocol):
         columns: Sequence[str] | None = None,
     ) -> list[TaskGroup]:
         """Return what each of several tasks reads."""
+
+
+FIRST_ROWS = 1 << 10
+"""Rows of each of the first batches."""
+
+_FIRST_BATCHES = 64
+
+
+def small_at_first(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the same rows, the first ones in batches of :data:`FIRST_ROWS`.
+
+    Polars and PyArrow's scanner ask for several batches ahead of the one that they are at work on.
+    Who wants ten rows would make them read as many times what was read for the first.
+    """
+    left = _FIRST_BATCHES
+    for batch in batches:
+        start = 0
+        while left and batch.num_rows - start > FIRST_ROWS:
+            yield batch.slice(start, FIRST_ROWS)
+            start += FIRST_ROWS
+            left -= 1
+        yield batch.slice(start) if start else batch
 
 
 def restricted(rows: Readable, conditions: Iterable[Expression]) -> tuple[Readable, bool]:

@@ -153,7 +153,7 @@ def filters_page() -> str:
             " integers; with the next two backslashes",
             "and double quotes; names in another case; of the others everything. The option"
             " `filter` does not see the session, and",
-            "refuses what the first three may change.",
+            "refuses what the first three may change; it takes names in any case.",
             "",
             "| Setting | Value under which all is taken |",
             "|---|---|",

@@ -5,6 +5,7 @@ import gc
 import pickle
 import weakref
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import duckdb
 import numpy as np
@@ -30,6 +31,7 @@ from arrow_format.arrays.batch_stream import BatchReader
 from arrow_format.arrays.batches import in_batches_of
 from arrow_format.beside.dataset import ShuffleDataset
 from arrow_format.beside.polars_source import lazy_frame
+from arrow_format.beside.readable import FIRST_ROWS, small_at_first
 from arrow_format.filters.filter import bind_filter
 from tests.support.small_shuffles import FAST, numbered, write_tasks
 
@@ -178,6 +180,16 @@ def test_polars_stops_early(asked, engine):
     assert lazy.head(0).collect(engine=engine).schema == pl.DataFrame(asked.table).schema
 
 
+@pytest.mark.parametrize("sizes", [[], [0], [5], [FIRST_ROWS + 1, 3], [300_000, 7], [900] * 80])
+def test_the_first_batches_are_small_and_none_is_lost(sizes):
+    ends = np.cumsum([0, *sizes]).tolist()
+    batches = [pa.record_batch({"v": np.arange(start, end)}) for start, end in pairwise(ends)]
+    found = list(small_at_first(batches))
+    assert [v for batch in found for v in batch["v"].to_pylist()] == list(range(ends[-1]))
+    assert all(batch.num_rows <= FIRST_ROWS for batch in found[:40])
+    assert len(found) <= len(batches) + 64
+
+
 def test_the_first_rows_are_counted_before_a_filter(asked):
     lazy = lazy_frame(asked, None).head(15).filter(pl.col("i") >= 10)
     assert lazy.collect()["i"].to_list() == list(range(10, 15))
@@ -196,6 +208,15 @@ def test_polars_sorts_groups_and_joins(shuffle, engine):
     ):
         assert query(lazy).collect(engine=engine).equals(query(frame.lazy()).collect())
     assert shuffle.to_polars([1, 7]).collect().equals(pl.DataFrame(shuffle.read([1, 7])))
+
+
+def test_the_first_batches_for_polars_and_pyarrow_are_small(tmp_path):
+    rows = pa.table({"k": pa.array(np.arange(40_000) % 2), "v": np.arange(40_000)})
+    write_shuffle(rows, tmp_path / "x", keys="k", num_subpartitions=1, options=FAST)
+    shuffle = open_shuffle(tmp_path / "x")
+    first = next(shuffle.to_dataset().to_batches())
+    assert first.num_rows == FIRST_ROWS < next(iter(shuffle.read())).num_rows
+    assert shuffle.to_polars().collect()["v"].sum() == sum(range(40_000))
 
 
 def test_polars_finds_damage(tmp_path):
