@@ -236,7 +236,13 @@ class CommitLog(LogReader):
                 unanswered = error
                 time.sleep(0.1 * 4**attempt)
             else:
-                return removed is None or entry.commit_id in removed.commit_ids
+                if removed is None or entry.commit_id in removed.commit_ids:
+                    return True
+                before = entry.version - 1
+                is_in_it = before and segment_of(before) == segment_of(entry.version)
+                if is_in_it and entry.parent not in removed.commit_ids:
+                    raise self.wrong_list(segment_of(before), before)
+                return False
         msg = (
             f"{self.root}/{entry_path(entry.version)}: was put durably, but the storage did not "
             f"say whether that was before the log around it was removed ({unanswered}). Look at "

@@ -70,6 +70,11 @@ if TYPE_CHECKING:
 _MAX_READS = 10
 """How often one read begins again because the log changed meanwhile."""
 
+_LIST_ADVICE = (
+    "Restore it from a copy; or, where the entries of that segment are there, remove it: it is "
+    "made again"
+)
+
 T = TypeVar("T")
 
 _EMPTY = LogState()
@@ -190,8 +195,26 @@ class LogReader:
                 self._view = None
             if self._is_current():
                 return result
+        if self._lowest is not None:
+            self._check_list(self._lowest)
         msg = f"{self.root}: the log changes faster than it is read; read again"
         raise CorruptShuffleError(msg)
+
+    def _check_list(self, number: int) -> None:
+        """Raise CorruptShuffleError where the list of a removed segment lacks an entry of it."""
+        segment = segment_of(number)
+        removed = self.removed(segment)
+        with contextlib.suppress(ObjectNotFoundError):
+            entry = self.record(number)
+            if removed is not None and entry.commit_id not in removed.commit_ids:
+                raise self.wrong_list(segment, number)
+
+    def wrong_list(self, segment: int, number: int) -> CorruptShuffleError:
+        """Return the error of a list that does not have an entry that is there."""
+        return CorruptShuffleError(
+            f"{self.root}/{expired_path(segment)}: does not list entry {number}, which is there: "
+            f"it is of another log. {_LIST_ADVICE}"
+        )
 
     def read_at(self, view: LogView, of: Callable[[LogView], T]) -> T:
         """Return what ``of`` makes of the log as it was; reads within it have the same view."""
@@ -214,9 +237,7 @@ class LogReader:
     def is_removed(self, segment: int) -> bool:
         """Whether the entries of a segment were removed, or are about to be."""
         # By reading it: where it is absent, a store would be asked for a directory, too.
-        with contextlib.suppress(ObjectNotFoundError):
-            return bool(self._storage.read(expired_path(segment)))
-        return False
+        return self.removed(segment) is not None
 
     def _forget(self) -> None:
         self._entries.clear()
@@ -296,9 +317,7 @@ class LogReader:
 
         def read(view: LogView) -> LogEntry:
             tag = self.tag_of(view, version)
-            return (
-                self.entry_at(view, version) if tag is None else self._load(tag_path(*tag), version)
-            )
+            return self.entry_at(view, version) if tag is None else self._tagged(tag, version)
 
         return self.read(read)
 
@@ -309,6 +328,22 @@ class LogReader:
                 if tag.version == version:
                     return name, tag.commit_id
         return None
+
+    def _tagged(self, tag: tuple[str, str], version: int) -> LogEntry:
+        """Read the file of a tag, without which no collection knows what to keep."""
+        path, (name, _) = tag_path(*tag), tag
+        advice = (
+            f"restore it from a copy, or give the tag up: arrow-shuffle tag {self.root} {name} "
+            "--remove"
+        )
+        try:
+            return self._load(path, version)
+        except ObjectNotFoundError as error:
+            msg = f"{self.root}/{path}: is not there, and tag {name} needs it; {advice}"
+            raise ObjectNotFoundError(msg) from error
+        except CorruptShuffleError as error:
+            msg = f"{error}; {advice}"
+            raise CorruptShuffleError(msg) from error
 
     def entry_at(self, view: LogView, version: int) -> LogEntry:
         """Read the entry of one version that has not expired; see :meth:`entry`."""
@@ -363,7 +398,7 @@ class LogReader:
         """Return the given version; raises as :meth:`snapshot`."""
         tag = self.tag_of(view, version)
         if tag is not None:
-            entry = self._load(tag_path(*tag), version)
+            entry = self._tagged(tag, version)
             return Snapshot.of(entry, entry.delta)
         return self.content_at(view, self.entry_at(view, version))
 
@@ -525,20 +560,23 @@ class LogReader:
     def removed(self, segment: int) -> RemovedSegment | None:
         """Return what remains of a segment whose entries were removed; None if they were not."""
         path = expired_path(segment)
-        with contextlib.suppress(ObjectNotFoundError), _located(f"{self.root}/{path}"):
+        with (
+            contextlib.suppress(ObjectNotFoundError),
+            _located(f"{self.root}/{path}", f". {_LIST_ADVICE}"),
+        ):
             return decode_removed(self._storage.read(path))
         return None
 
 
 @contextlib.contextmanager
-def _located(where: str) -> Iterator[None]:
-    """Name a file of the log in the errors of its parser."""
+def _located(where: str, advice: str = "") -> Iterator[None]:
+    """Name a file of the log in the errors of its parser, with what to do about it."""
     try:
         yield
     except ObjectNotFoundError:
         raise
     except (CorruptShuffleError, FormatVersionError) as error:
-        msg = f"{where}: {error}"
+        msg = f"{where}: {error}{advice if isinstance(error, CorruptShuffleError) else ''}"
         raise type(error)(msg) from error
 
 

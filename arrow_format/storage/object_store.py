@@ -158,7 +158,8 @@ class ObjectStorage:
         if checked in _CHECKED:
             return
         above, slash, name = path.rpartition("/")
-        # Garbage collection knows the prefix, so a writer killed here leaves nothing for good.
+        # A writer killed here leaves an empty object that nobody reads. One in a segment of the log
+        # goes with it; elsewhere it stays, since no collection lists these directories of a store.
         probe = f"{above}{slash}.tmp-{name}-{secrets.token_hex(8)}"
         with contextlib.suppress(ObjectExistsError):
             self._put(probe, b"")

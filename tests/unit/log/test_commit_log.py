@@ -374,11 +374,11 @@ class TestRemovedSegments:
     """A writer looks last whether its number was free because its segment had been removed."""
 
     def remove(self, storage, log, number):
-        """Remove an entry as a collection does; whether the list says so."""
-        entry = log.record(number)
-        storage.put_if_absent(
-            expired_path(0), encode_removed([entry.commit_id], [jobs_of(entry)]), sync=False
-        )
+        """Remove an entry as a collection does, which lists it and those before it."""
+        entries = [log.record(each) for each in range(1, number + 1)]
+        commit_ids = [entry.commit_id for entry in entries]
+        removed = encode_removed(commit_ids, [jobs_of(entry) for entry in entries])
+        storage.put_if_absent(expired_path(0), removed, sync=False)
         path_of(storage, number).unlink()
 
     @guarantee("freed numbers")
