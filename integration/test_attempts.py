@@ -15,13 +15,13 @@ from arrow_format import (
     ColumnPartitioner,
     ShuffleExistsError,
     ShuffleNotFoundError,
+    StorageError,
     open_shuffle,
 )
 from arrow_format.jobs.cleanup import abort_job
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.target import open_target
-from arrow_format.storage.open import ObjectNotFoundError
 from integration.programs.ways import FAST, WAYS, by_function
 from tests.support.guarantees import guarantee
 from tests.support.small_shuffles import SCHEMA, files_below, numbered
@@ -156,7 +156,7 @@ def test_a_task_that_outlives_its_job_leaves_nothing(tmp_path: Path):
                 assert not path.exists()
 
     for batches in (aborted_in_between(), [numbered([1])]):
-        with pytest.raises(ObjectNotFoundError, match="not there; cannot create"):
+        with pytest.raises(StorageError, match="the job was given up meanwhile"):
             run_map_task(job, 0, 0, batches)
         assert not path.exists()
 

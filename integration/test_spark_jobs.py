@@ -7,13 +7,14 @@ import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 import arrow_shuffle
-from arrow_format import MergePolicy
+from arrow_format import MergePolicy, open_shuffle
 from connector.arrival import pickle_by_value
 from tests.support.guarantees import guarantee
 from tests.support.spark_session import QUICK_START
@@ -116,6 +117,31 @@ def test_a_plan_says_what_is_done_to_which_path(
     plan = frame._jdf.queryExecution().executedPlan().toString()
     assert f"arrow_shuffle {name}" in plan
     assert path in plan
+
+
+def test_writes_from_ten_threads(spark: SparkSession, tmp_path: Path):
+    """Of Spark's own writer only with the line of the page on deployment."""
+
+    def by_function(number: int) -> None:
+        path = tmp_path / f"function {number}"
+        arrow_shuffle.write_shuffle(spark.range(number), path, keys="id", num_subpartitions=2)
+
+    def by_writer(number: int) -> None:
+        spark._jvm.org.apache.spark.sql.SparkSession.setActiveSession(spark._jsparkSession)
+        writer = spark.range(number).write.format("arrow_shuffle").mode("append")
+        writer.options(keys="id", numSubpartitions=2).save(str(tmp_path / f"writer {number}"))
+
+    with ThreadPoolExecutor(1) as threads:
+        found = threads.submit(arrow_shuffle.check_environment, spark).result().findings
+    assert "DATA_SOURCE_NOT_FOUND in it" in str(next(one for one in found if one.code == "thread"))
+    assert all(one.code != "thread" for one in arrow_shuffle.check_environment(spark).findings)
+    with ThreadPoolExecutor(10) as threads:
+        ways = (by_function, by_writer)
+        for done in [threads.submit(way, number) for number in range(5) for way in ways]:
+            done.result()
+    for way in ("function", "writer"):
+        counts = [open_shuffle(tmp_path / f"{way} {number}").num_rows for number in range(5)]
+        assert counts == [*range(5)]
 
 
 # Stopped in the middle ----------------------------------------------------------------------------

@@ -7,7 +7,9 @@
 from __future__ import annotations
 
 import json
+import socket
 import uuid
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +19,7 @@ import pyarrow as pa
 from arrow_format.arrays.batches import Rows
 from arrow_format.arrays.expansion import stored_batches
 from arrow_format.arrays.stored_types import data_schema, normalise
-from arrow_format.errors import OptionError, SchemaError
+from arrow_format.errors import OptionError, SchemaError, StorageError
 from arrow_format.format.statistics import chosen_columns
 from arrow_format.keys.combination import as_combined, check_combine, combined_schema
 from arrow_format.keys.partitioner import (
@@ -43,12 +45,13 @@ from arrow_format.storage.local_dirs import (
     root_path,
 )
 from arrow_format.storage.open import Place, Storage, open_storage
+from arrow_format.storage.protocol import SHARED_PATH, ObjectNotFoundError
 from arrow_format.storage.root_owner import LocalRoot, Marker, list_roots
 from arrow_format.write.combining import Combiner
 from arrow_format.write.result_partition import SortMergeResultPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -238,9 +241,12 @@ def run_map_task(
         storage = storage.without_new_directories()
     source_schema = job.data_schema if job.source_schema is None else job.source_schema
     combiner = Combiner(job.data_schema, job.combine, assign) if job.combine else None
-    with SortMergeResultPartition(
-        storage, job.directory, metadata, job.options, job.open_local_roots(), combiner
-    ) as partition:
+    with (
+        _where_the_directory_is_seen(job),
+        SortMergeResultPartition(
+            storage, job.directory, metadata, job.options, job.open_local_roots(), combiner
+        ) as partition,
+    ):
         for number, batch in enumerate(partition.ahead(batches) if reads_ahead else batches):
             if isinstance(batch, Rows):
                 rows = normalise(batch.batch, source_schema)
@@ -274,6 +280,24 @@ def _marked(status: MapStatus) -> MapStatus:
     """Return a status whose files say that each row is where the partitioner places it."""
     files = tuple(replace(file, placed=True) for file in status.output.files)
     return replace(status, output=replace(status.output, files=files))
+
+
+@contextmanager
+def _where_the_directory_is_seen(job: ShuffleJob) -> Iterator[None]:
+    """Say of a host that does not see the directory of a job that this is what is wrong."""
+    try:
+        yield
+    except ObjectNotFoundError as error:
+        # An object store has no directories, and every host sees the same.
+        root = job.storage.root
+        if not job.has_directory or "://" in root or job.storage.stat(job.directory) is not None:
+            raise
+        msg = (
+            f"{root}/{job.directory}: the driver made this directory for the job, and it is not "
+            f"there on {socket.gethostname()}. {SHARED_PATH}. Or the job was given up meanwhile, "
+            "which removes it"
+        )
+        raise StorageError(msg) from error
 
 
 def _check_assignment(job: ShuffleJob, ids: npt.NDArray[Any], num_rows: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -38,6 +39,7 @@ from arrow_format.read.verify import VerifyReport, verify_snapshot
 from arrow_format.read.version_facts import VersionFacts
 from arrow_format.read.version_reader import VersionReader
 from arrow_format.storage.open import Place, Storage, open_storage
+from arrow_format.storage.protocol import SHARED_PATH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -621,7 +623,19 @@ def open_pinned(
         The version has expired.
     """
     # Checked each time: the directory may have been replaced since another task opened it.
-    _check_pinned(storage.root, CommitLog(storage).entry(version, commit_id), commit_id)
+    log = CommitLog(storage)
+    try:
+        entry = log.entry(version, commit_id)
+    except ShuffleNotFoundError as error:
+        is_apart = type(error) is ShuffleNotFoundError and not log.view().newest
+        if not is_apart or "://" in storage.root:
+            raise
+        msg = (
+            f"{error}, on {socket.gethostname()}, and there was one where this read was planned. "
+            f"{SHARED_PATH}. Or the shuffle was removed meanwhile"
+        )
+        raise ShuffleNotFoundError(msg) from None
+    _check_pinned(storage.root, entry, commit_id)
     shuffle = _kept(storage, version, commit_id, options, span, schemas)
     return (shuffle.checking() if checks else shuffle).where(where)
 

@@ -44,6 +44,13 @@ class ObjectExistsError(StorageError):
     """An object of that name exists already; nothing was written."""
 
 
+SHARED_PATH = (
+    "Use a directory that is mounted at the same path on every host, or an object store; "
+    "a path of the driver's own disk does not do"
+)
+"""What to do where one host does not see what another one wrote."""
+
+
 class ObjectNotFoundError(CorruptShuffleError):
     """An object that a committed one names does not exist."""
 

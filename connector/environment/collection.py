@@ -83,6 +83,7 @@ def with_session(
         runs_here=program is None or shutil.which(program) is not None,
         lookup=lookup,
         format_error=_format_error(spark),
+        is_active=connects or _is_active(spark),
     )
     executors: list[ProcessFacts] = []
     path_facts = None
@@ -138,6 +139,12 @@ def _lookup(spark: SparkSession) -> LookupFacts:
         what = f"it ended with status {done.returncode} and printed {printed!r}"
         return LookupFacts(executable, said_by, error=f"{what}; is it a Python?")
     return LookupFacts(executable, said_by, process=ProcessFacts.of(answer))
+
+
+def _is_active(spark: SparkSession) -> bool:
+    """Whether the JVM's thread of this one has an active session."""
+    jvm: Any = spark.sparkContext._jvm
+    return bool(jvm.org.apache.spark.sql.SparkSession.getActiveSession().isDefined())
 
 
 def _format_error(spark: SparkSession) -> str | None:

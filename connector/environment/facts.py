@@ -81,6 +81,8 @@ class SessionFacts:
     """None where a server decides."""
     format_error: str | None = None
     """Spark's answer to ``format("arrow_shuffle")``; None where it was found."""
+    is_active: bool = True
+    """Whether Spark finds formats in it from this thread, for writers and streams."""
     executors_error: str | None = None
     """Why the job on executors failed."""
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal
 
+from arrow_format.storage.protocol import SHARED_PATH
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -168,6 +170,16 @@ def _of_session(facts: EnvironmentFacts, session: SessionFacts) -> Iterator[Find
     elif session.lookup is not None and session.lookup.process is not None:
         where = f"Python of the data source ({session.lookup.executable})"
         yield from _of_packages(session.lookup.process, where, facts.driver)
+    if not session.is_active:
+        yield Finding(
+            "thread",
+            "no session is active in this thread, so df.write.format('arrow_shuffle') and "
+            "writeStream.start() say DATA_SOURCE_NOT_FOUND in it",
+            "this thread",
+            "Use write_shuffle, which needs none, or call there spark._jvm.org.apache.spark.sql."
+            "SparkSession.setActiveSession(spark._jsparkSession)",
+            "note",
+        )
     if not session.runs_here:
         yield Finding(
             "python-apart",
@@ -300,10 +312,7 @@ def _no_lookup(where: str, lookup: LookupFacts) -> Finding:
 def _of_place(where: str, processes: list[ProcessFacts], path: str) -> Iterator[Finding]:
     places = [process.place for process in processes if process.place is not None]
     errors = sorted({place.error for place in places if place.error is not None})
-    remedy = (
-        "Use a directory that is mounted at the same path on every host, or an object store; "
-        "a path of the driver's own disk does not do"
-    )
+    remedy = SHARED_PATH
     if any(not place.sees for place in places):
         said = f" ({errors[0]})" if errors else ""
         yield Finding(
