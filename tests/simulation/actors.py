@@ -320,12 +320,12 @@ def damage(number: int, data: bytes | None) -> Callable[[Storage], None]:
     return act
 
 
-def collect(hours: float = 0) -> Callable[[Storage], None]:
+def collect(hours: float = 0, *, compact_log: bool = False) -> Callable[[Storage], None]:
     """Return a collection with a retention."""
 
     def act(storage: Storage) -> None:
         try:
-            collect_garbage(storage, retention=timedelta(hours=hours))
+            collect_garbage(storage, retention=timedelta(hours=hours), compact_log=compact_log)
         except ShuffleError as error:
             note("gives up", error_of(error))
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tests.simulation import actors
 from tests.simulation.kinds import KINDS, SECRET, scenario
+from tests.simulation.layouts import RANGES, WIDE, Layout
 
 if TYPE_CHECKING:
     from tests.simulation.stage import Act, Stage
@@ -19,6 +20,40 @@ def _erasure(other: str, stage: Stage) -> dict[str, Act]:
 
 for _other in ("append", "overwrite", "rollback", "tag", "merge", "delete", "gc", "read"):
     scenario(f"erasure and {_other}")(partial(_erasure, _other))
+
+
+def _logged(layout: Layout, other: str, stage: Stage) -> dict[str, Act]:
+    """The log has bounds of deleted rows: of files, of ranges, and of files that were merged."""
+    stage.layout = layout
+    stage.run(actors.write("prepared", [1, 6, SECRET, 7], layout=layout))
+    stage.rows(3)
+    if other == "merge":
+        stage.run(actors.merge("prepared-merge", layout=layout))
+        stage.rows(4)
+    return {
+        "E": actors.delete("erase", [SECRET], erases=True, layout=layout),
+        "O": KINDS[other](stage, 1),
+    }
+
+
+for _what, _layout in (("statistics", WIDE), ("bounds of ranges", RANGES)):
+    for _other in ("write", "merge", "gc"):
+        scenario(f"erasure with {_what} and {_other}", logs_values=True)(
+            partial(_logged, _layout, _other)
+        )
+
+
+@scenario("erasure with statistics and collections that compact the log", logs_values=True)
+def _(stage: Stage) -> dict[str, Act]:
+    """What the log still says of the deleted rows is removed at once, under a writer."""
+    stage.layout = WIDE
+    stage.rows(1, SECRET, 3)
+    asks = actors.ask(stage.deletion([SECRET]), [SECRET])
+    compacts = actors.collect(compact_log=True)
+    return {
+        "G": actors.in_turn(compacts, asks, compacts, asks),
+        "A": actors.write("append", [4], layout=WIDE),
+    }
 
 
 def _undone(stage: Stage, *between: Act) -> Act:

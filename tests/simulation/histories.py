@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tests.simulation import actors
 from tests.simulation.kinds import SECRET
-from tests.simulation.layouts import NARROW, ON_DISK, Layout
+from tests.simulation.layouts import NARROW, ON_DISK, WIDE, Layout
 from tests.simulation.stage import Scenario
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 NUM_OPERATIONS = 5
 """Of each actor."""
 
-LAYOUTS = {"": NARROW, " on a disk": ON_DISK}
+LAYOUTS = {"": NARROW, " with statistics": WIDE, " on a disk": ON_DISK}
 
 
 def _operation(chance: random.Random, layout: Layout, name: str) -> Act:
@@ -43,6 +43,7 @@ def _operation(chance: random.Random, layout: Layout, name: str) -> Act:
         "join": (1, lambda: actors.merge(f"join-{name}", "subpartition", layout=layout)),
         "collect": (3, actors.collect),
         "collect old": (2, lambda: actors.collect(24)),
+        "compact": (1, lambda: actors.collect(compact_log=True)),
         "tag": (1, lambda: actors.tag(chance.choice("tu"), number)),
         "untag": (1, lambda: actors.untag(chance.choice("tu"))),
         "read": (1, actors.read),
@@ -82,5 +83,6 @@ def histories(count: int, is_store: bool) -> dict[str, Scenario]:
             sizes=(4, 2),
             pauses=2,
             glimpses=True,
+            logs_values=layout is WIDE,
         )
     return found

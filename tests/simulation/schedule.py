@@ -69,6 +69,7 @@ POINTS: dict[str, re.Pattern[str]] = {
     "list-consumer": re.compile(r"list consumers/\S+"),
     "collects": re.compile(r"list "),
     "tags": re.compile(r"files commit_log/tags"),
+    "blank": re.compile(rf"upload {_NUMBER}\.entry"),
     "read-marker": re.compile(r"read /disk/\S*/arrow-shuffle-root\.json"),
     "sleep": re.compile(r"sleep.*"),
     "removes": re.compile(r"delete(_all)? .*"),

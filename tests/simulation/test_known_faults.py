@@ -84,6 +84,14 @@ SCHEDULES = {
         "erasure on a disk and gc",
         "E@read-marker#11 O$ E$",
     ),
+    # A collection died that was making entries blank: the question whether rows are gone failed.
+    **{
+        f"a collection that dies while it compacts the log{on}": (
+            f"erasure with statistics and collections that compact the log{on}",
+            "G@collects#2 A$ G@blank#2",
+        )
+        for on in ("", " on a store")
+    },
     # A process whose clock is ahead took the name of a consumer that was at work.
     "a clock that is an hour ahead": ("name of a consumer at work", "K@sleep L$ K$"),
     "a clock that is an hour ahead, on a store": (
