@@ -85,9 +85,10 @@ def lost_bounds(log: LogReader, view: LogView, version: Snapshot) -> dict[str, p
     # What ended in these may be forgotten by the base already.
     chosen.update(*map(numbers_of, log.segments_before(view)))
     named = [*_of_versions(log, view, view.oldest, view.newest)]
+    apart = log.apart()
     for each in sorted(number for number in chosen if number >= view.state.blank):
         with contextlib.suppress(ObjectNotFoundError):  # its segment was removed
-            named.append(log.record(each).map_outputs)
+            named.append(apart.record(each).map_outputs)
     known = now.bounds()
     lost: dict[str, list[pa.Array]] = defaultdict(list)
     for bounds in (past.without(now.keys).bounds() for past in named):

@@ -552,6 +552,10 @@ class LogReader:
         left = {f"{TAG_DIRECTORY}/{name}" for name in self._storage.list(TAG_DIRECTORY)} - tags
         return bool(left) or bool(self._storage.list(DAMAGED_DIRECTORY))
 
+    def apart(self) -> LogReader:
+        """Return a reader of what may be removed meanwhile: this one does not build on it."""
+        return LogReader(self._storage)
+
     def segments_before(self, view: LogView) -> list[int]:
         """Return the segments before that of the base that are still to be removed."""
         segments = segments_in(self._storage.list(LOG_DIRECTORY))

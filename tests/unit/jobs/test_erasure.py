@@ -444,6 +444,21 @@ def test_segments_that_are_removed_take_the_bounds_with_them(tmp_path):
         assert struct.pack("<d", SALARY) not in values_in_log(path)
 
 
+def test_segments_that_wait_for_their_removal_are_searched_for_bounds(tmp_path, monkeypatch):
+    path, other = str(tmp_path / "x"), str(tmp_path / "other")
+    with small_segments(segment=8, interval=4):
+        monkeypatch.setattr("arrow_format.jobs.garbage.REMOVAL_DELAY_MS", 600_000)
+        for each, statistics in ((path, ("salary",)), (other, ())):
+            how = {"statistics": statistics}
+            with_salary(each, [1, 2], ["a", "b"], [1.0, SALARY], **how)
+            for key in range(10, 20):
+                with_salary(each, [key], ["c"], [2.0], **how)
+            merge_shuffle(each, policy=ALL)
+            collect(each, 2)
+            assert log_of(each).segments_before(log_of(each).view())
+            assert delete_rows(each, {"k": [2]}, options=PLAIN).statistics_columns == statistics
+
+
 # Logs that are compacted --------------------------------------------------------------------------
 
 
