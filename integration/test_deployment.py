@@ -152,9 +152,12 @@ def test_executors_without_the_package_say_so(
     python = make_environment(tmp_path / "environment")
     pythons = {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": sys.executable}
     found = run(cluster.url, "write read", environment=pythons)
-    missing = f"ModuleNotFoundError: arrow-shuffle is missing on {os.uname().nodename} in {python}"
-    for said in found.values():
-        assert said[-1].startswith(missing)
+    host = os.uname().nodename
+    (asked,) = found["write"]  # the doctor's probe, after the job failed
+    assert asked.startswith(f"executors on {host} ({python}): arrow-shuffle is missing. ")
+    assert f"PYSPARK_PYTHON={sys.executable}" in asked
+    missing = f"ModuleNotFoundError: arrow-shuffle is missing on {host} in {python}"
+    assert found["read"][-1].startswith(missing)
 
 
 # Spark Connect ----------------------------------------------------------------------------------
@@ -171,5 +174,6 @@ def test_a_connect_server_without_the_package_says_so(
     run: Callable[..., dict[str, Any]], bare_server: str
 ):
     found = run(bare_server, "write map read load")
+    assert "arrow-shuffle is missing" in found.pop("write")[-1]
     for said in found.values():
         assert "Error: arrow-shuffle is missing on" in said[-1]
