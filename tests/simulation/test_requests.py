@@ -55,14 +55,15 @@ EXPECTED = {
     ("merge with nothing to do", FEW): Requests(2, 2, 12, 1, 0, 0, 7),
     ("merge with nothing to do", MANY): Requests(2, 2, 13, 1, 0, 0, 9),
     # It reads the rows of the keys' subpartitions in every region.
-    ("delete", FEW): Requests(8, 9, 49, 1, 1, 0, 26),
-    ("delete", MANY): Requests(8, 9, 644, 1, 1, 0, 110),
+    # And every entry, one after the other, for the bounds that the log has.
+    ("delete", FEW): Requests(11, 12, 64, 1, 1, 0, 33),
+    ("delete", MANY): Requests(11, 12, 1252, 1, 1, 0, 712),
     ("rollback", FEW): Requests(4, 4, 8, 11, 1, 0, 13),
     ("rollback", MANY): Requests(4, 4, 8, 11, 1, 0, 13),
     ("tag", FEW): Requests(4, 4, 8, 1, 2, 0, 12),
     ("tag", MANY): Requests(4, 4, 8, 1, 2, 0, 12),
-    ("gc with nothing to do", FEW): Requests(5, 8, 13, 3, 0, 0, 17),
-    ("gc with nothing to do", MANY): Requests(5, 8, 12, 4, 0, 0, 18),
+    ("gc with nothing to do", FEW): Requests(7, 10, 15, 4, 0, 0, 22),
+    ("gc with nothing to do", MANY): Requests(7, 10, 14, 5, 0, 0, 23),
     # It lists the directory of each job whose files it removes.
     ("release", FEW): Requests(9, 24, 22, 5, 2, 1, 38),
     ("release", MANY): Requests(9, 614, 21, 6, 2, 2, 113),
