@@ -72,7 +72,8 @@ OPERATIONS = {
     "open": (open_shuffle, 2, 5, 0),
     "merge": (merge_shuffle, 4, 11, 1),
     "release": (release, 2, 5, 1),
-    "gc": (collect_garbage, 6, 10, 0),
+    # It looks for overdue rows first.
+    "gc": (collect_garbage, 8, 10, 0),
     "consume": (take, 4, 7, 0),
 }
 """Of each operation on a result of four versions, how many requests of the log at most."""

@@ -98,7 +98,7 @@ def test_rows_stay_where_they_are(tmp_path, items, how):
     out = open_shuffle(tmp_path / "out")
     assert out.partitioner == HashPartitioner("order")
     assert receipt.num_rows == out.num_rows == 400
-    assert receipt.num_map_outputs == len(out.map_outputs) == (N if how else 1)
+    assert receipt.num_map_outputs == len(out.map_outputs) == (N if how else 2 * SPARK.cores)
     twice = ITEMS.set_column(1, "price", pc.multiply(ITEMS["price"], 2))
     write_shuffle(twice, tmp_path / "expected", num_subpartitions=N, keys="order", options=FAST)
     assert rows_with_subpartitions(out.path) == rows_with_subpartitions(tmp_path / "expected")
