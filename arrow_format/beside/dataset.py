@@ -7,7 +7,11 @@ finds one that refuses, so nothing is taken for an empty dataset.
 
 from __future__ import annotations
 
+import atexit
 import io
+import threading
+import time
+import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -94,7 +98,7 @@ class ShuffleDataset(ds.FileSystemDataset):  # type: ignore[misc]
         is_exact = is_whole and all_pushed
         reader = rows.read(columns=_needed(columns, None if is_exact else filter))
         few = small_at_first(reader)
-        batches = few if is_exact else _matching(few, filter)
+        batches = UntilExit(few if is_exact else _matching(few, filter))
         return ds.Scanner.from_batches(batches, schema=reader.schema, columns=columns, **options)
 
     def filter(self, expression: pc.Expression) -> ShuffleDataset:
@@ -110,6 +114,47 @@ class ShuffleDataset(ds.FileSystemDataset):  # type: ignore[misc]
     def count_rows(self, filter: pc.Expression | None = None, **options: Any) -> int:  # noqa: ANN401
         """Return the number of rows; decodes only what a filter needs."""
         return int(self.scanner([], filter, **options).count_rows())
+
+
+class UntilExit:
+    """Batches that threads of Arrow take, until Python ends.
+
+    They read ahead, and go on where a query with a limit has ended long ago. A thread that enters
+    Python while the interpreter is taken apart aborts the process, or never returns. So the last
+    thing of a program is that all of these have no more batches.
+    """
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches, self._lock, self._has_ended = batches, threading.Lock(), False
+        _scans.add(self)
+
+    def __iter__(self) -> UntilExit:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        with self._lock:
+            if self._has_ended:
+                raise StopIteration
+            try:
+                return next(self._batches)
+            except BaseException:
+                self._has_ended = True
+                raise
+
+    def end(self) -> bool:
+        """Give no more batches; return whether a thread may still ask for one."""
+        with self._lock:
+            had_ended, self._has_ended = self._has_ended, True
+        return not had_ended
+
+
+_scans: weakref.WeakSet[UntilExit] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_scans() -> None:
+    if any([scan.end() for scan in list(_scans)]):
+        time.sleep(0.05)  # until the threads that wait for batches have seen that there are none
 
 
 def _needed(

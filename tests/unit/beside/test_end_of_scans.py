@@ -1,0 +1,41 @@
+"""A program may end while Arrow's threads still read ahead of a query that needed few rows."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from arrow_format import WriteOptions, write_shuffle
+
+PROGRAM = """
+import sys, duckdb, pyarrow.compute as pc
+from arrow_format import open_shuffle
+dataset = open_shuffle(sys.argv[1]).to_dataset()
+if sys.argv[2] == "head":
+    print(dataset.head(10).num_rows)
+elif sys.argv[2] == "filter":
+    print(dataset.head(10, filter=pc.field("c0") > 5).num_rows)
+else:
+    print(len(duckdb.sql("SELECT * FROM dataset LIMIT 10").fetchall()))
+"""
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("scans") / "s"
+    rows = np.arange(1_000_000)
+    table = pa.table({"k": rows % 20_000, **{f"c{i}": rows * 7919 % 1_000_003 for i in range(12)}})
+    write_shuffle(table, path, keys="k", num_subpartitions=64, options=WriteOptions(sync=False))
+    return path
+
+
+@pytest.mark.parametrize("how", ["head", "filter", "duckdb"])
+def test_the_interpreter_ends(path, how):
+    """It aborted, or waited for ever: a thread entered Python when that was taken apart."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, path, how],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "10\n", "")
