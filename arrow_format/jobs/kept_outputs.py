@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrow_format.arrays.buffers import to_numpy, to_scalar
+from arrow_format.concurrency import run_concurrently
 from arrow_format.log.names import numbers_of
 from arrow_format.log.outputs import MapOutputs, key_of
 from arrow_format.log.pending import pending_outputs
@@ -18,8 +20,9 @@ from arrow_format.log.version_names import first_version
 from arrow_format.storage.open import ObjectNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from arrow_format.log.entry import LogEntry
     from arrow_format.log.reader import LogReader, LogView
     from arrow_format.log.snapshot import Snapshot
     from arrow_format.model import Int64Array, MapOutput
@@ -85,10 +88,8 @@ def lost_bounds(log: LogReader, view: LogView, version: Snapshot) -> dict[str, p
     # What ended in these may be forgotten by the base already.
     chosen.update(*map(numbers_of, log.segments_before(view)))
     named = [*_of_versions(log, view, view.oldest, view.newest)]
-    apart = log.apart()
-    for each in sorted(number for number in chosen if number >= view.state.blank):
-        with contextlib.suppress(ObjectNotFoundError):  # its segment was removed
-            named.append(apart.record(each).map_outputs)
+    kept = sorted(number for number in chosen if number >= view.state.blank)
+    named += [entry.map_outputs for entry in _records_left(log.apart(), kept)]
     known = now.bounds()
     lost: dict[str, list[pa.Array]] = defaultdict(list)
     for bounds in (past.without(now.keys).bounds() for past in named):
@@ -97,6 +98,19 @@ def lost_bounds(log: LogReader, view: LogView, version: Snapshot) -> dict[str, p
             lost[name].append(values.filter(pc.invert(is_known)))
     joined = {name: pa.concat_arrays(parts).unique() for name, parts in sorted(lost.items())}
     return {name: values for name, values in joined.items() if len(values)}
+
+
+def _records_left(log: LogReader, numbers: Sequence[int]) -> Iterator[LogEntry]:
+    """Read entries, concurrently where each waits for a store, but for those that were removed."""
+
+    def read(number: int) -> LogEntry | None:
+        with contextlib.suppress(ObjectNotFoundError):  # its segment was removed
+            return log.record(number)
+        return None
+
+    for start in range(0, len(numbers), log.max_requests):
+        reads = [partial(read, number) for number in numbers[start : start + log.max_requests]]
+        yield from filter(None, run_concurrently(reads, log.max_requests))
 
 
 def num_among(ends: pa.Table, outputs: MapOutputs) -> Int64Array:

@@ -168,9 +168,11 @@ def reading(way):
         yield
 
 
-def all_in_one_group(weights, most, wanted):
+def all_in_one_group(weights, most, wanted, *, origin):
     del most
-    return [(0, len(weights))] if wanted is None else [(one, one + 1) for one in wanted]
+    if wanted is None:
+        return [(origin, origin + len(weights))]
+    return [(one, one + 1) for one in wanted]
 
 
 @pytest.fixture(params=WAYS)

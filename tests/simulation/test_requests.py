@@ -55,9 +55,9 @@ EXPECTED = {
     ("merge with nothing to do", FEW): Requests(2, 2, 12, 1, 0, 0, 7),
     ("merge with nothing to do", MANY): Requests(2, 2, 13, 1, 0, 0, 9),
     # It reads the rows of the keys' subpartitions in every region.
-    # And every entry, one after the other, for the bounds that the log has.
-    ("delete", FEW): Requests(11, 12, 64, 1, 1, 0, 33),
-    ("delete", MANY): Requests(11, 12, 1252, 1, 1, 0, 712),
+    # And every entry, for the bounds that the log has.
+    ("delete", FEW): Requests(11, 12, 75, 1, 1, 0, 35),
+    ("delete", MANY): Requests(11, 12, 1262, 1, 1, 0, 197),
     ("rollback", FEW): Requests(4, 4, 8, 11, 1, 0, 13),
     ("rollback", MANY): Requests(4, 4, 8, 11, 1, 0, 13),
     ("tag", FEW): Requests(4, 4, 8, 1, 2, 0, 12),
