@@ -363,11 +363,11 @@ class _Deletion:
         every bound that only files of the past have may be of one.
         """
         log, schema = CommitLog(self._shuffle.storage), self._newest.data_schema
-        try:
-            lost = log.read(lambda view: lost_bounds(log, view, version))
-        except ShuffleError:  # the deletion is committed
-            return tuple(field.name for field in schema if has_statistics(field.type))
-        return tuple(name for name, values in lost.items() if self._may_be_bounds(name, values))
+        for _ in range(2):  # or a moment's fault keeps the receipt open until a compaction
+            with contextlib.suppress(ShuffleError):  # the deletion is committed
+                lost = log.read(lambda view: lost_bounds(log, view, version))
+                return tuple(n for n, values in lost.items() if self._may_be_bounds(n, values))
+        return tuple(field.name for field in schema if has_statistics(field.type))
 
     def _may_be_bounds(self, name: str, stored: pa.Array) -> bool:
         if name not in self._keys.names:
