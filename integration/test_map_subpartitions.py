@@ -211,9 +211,10 @@ def test_limit_stops_early_and_closes(spark: SparkSession, left: Path, tmp_path:
     out = connector.map_subpartitions(spark, left, endless, "n bigint", subpartitions=range(4))
     assert out.limit(5).count() == 5
     deadline = time.monotonic() + 20
-    while not list(tmp_path.iterdir()) and time.monotonic() < deadline:
+    closed = {f"closed-{subpartition}" for subpartition in range(4)}  # each by a task of its own
+    while {path.name for path in tmp_path.iterdir()} != closed and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert [path.name for path in tmp_path.iterdir()] == ["closed-0"]
+    assert {path.name for path in tmp_path.iterdir()} == closed
 
 
 # What may go wrong -------------------------------------------------------------------------------

@@ -91,6 +91,8 @@ def loaded_once(spark: SparkSession, key: Hashable, load: Callable[[], DataFrame
     """
     if hasattr(spark, "session_id"):
         return load()
+    # Settings decide what types columns have: those of CHAR, for one.
+    key = key, str(spark._jsparkSession.sessionState().conf().settings().toString())
     with _lock:
         frames = _frames_of(_session_id(spark))
         frame = frames.pop(key) if key in frames else load()
