@@ -92,11 +92,13 @@ def test_batches_become_one_version_with_the_latest_row_of_each_key(values: Valu
         values.put((1, value), (4, value))
     values.run(values.values(), **NEW, **HELD)
     assert batches_pending(values.sink) == [4, 5]
-    assert rows_in(values.sink) == [(1, 4), (2, 1), (3, 2), (3, 5)], "the interval begins with a flush"
+    # The interval begins with a flush.
+    assert rows_in(values.sink) == [(1, 4), (2, 1), (3, 2), (3, 5)]
 
     reader = Values(values.spark, values.directory / "reader")
     (seen,) = reader.follow(values.sink)
-    assert sorted(map(tuple, seen)) == [(1, 4), (2, 1), (3, 2), (3, 5)], "nor does a stream see them"
+    # Nor does a stream see them.
+    assert sorted(map(tuple, seen)) == [(1, 4), (2, 1), (3, 2), (3, 5)]
 
     assert flush_pending(values.sink) is not None
     assert num_versions(values.sink) == 3
