@@ -160,14 +160,20 @@ def _end_scans() -> None:
 def _needed(
     columns: Sequence[str] | Mapping[str, pc.Expression] | None, filter: pc.Expression | None
 ) -> list[str] | None:
-    """Return the columns that a scan reads, those of a filter that PyArrow evaluates too."""
+    """Return the columns that a scan reads, those of a filter that PyArrow evaluates too.
+
+    None for all, also where an expression does not say which it reads.
+    """
     if columns is None:
         return None
     names: list[str] = []
-    for column in columns.values() if isinstance(columns, Mapping) else columns:
-        names += [column] if isinstance(column, str) else columns_of(column)
-    if filter is not None:
-        names += columns_of(filter)
+    try:
+        for column in columns.values() if isinstance(columns, Mapping) else columns:
+            names += [column] if isinstance(column, str) else columns_of(column)
+        if filter is not None:
+            names += columns_of(filter)
+    except OptionError:  # columns by position
+        return None
     return list(dict.fromkeys(names))
 
 

@@ -14,6 +14,7 @@ Source: Arrow C++, ``compute/expression.cc`` (``Serialize``), ``compute/api_scal
 
 from __future__ import annotations
 
+import contextlib
 import math
 from contextlib import contextmanager
 from functools import partial
@@ -81,21 +82,23 @@ def from_arrow(expression: pc.Expression, schema: pa.Schema) -> Expression:
 def parts_of(expression: pc.Expression, schema: pa.Schema) -> tuple[list[Expression], bool]:
     """Return conditions that all rows fulfil which an expression is true for.
 
-    And whether they are all of it: one that is not supported is left out of a conjunction.
+    And whether they are all of it: one that is not supported is left out of a conjunction. Of an
+    expression whose form is not known, such as one with columns by position, there are none.
     """
     translation = _Translation(expression, schema)
     found, is_whole = [], True
-    with _known_form(expression):
+    with contextlib.suppress(OptionError), _known_form(expression):
         for part in _chain(_tree_of(expression), _CONJUNCTIONS):
             try:
                 found.append(_positive(translation.condition(part)))
             except OptionError:
                 is_whole = False
-    return found, is_whole
+        return found, is_whole
+    return [], False
 
 
 def columns_of(expression: pc.Expression) -> list[str]:
-    """Return the columns that an expression reads, each once."""
+    """Return the columns that an expression reads, each once; OptionError if that is not known."""
     names: dict[str, None] = {}
     with _known_form(expression):
         nodes = [_tree_of(expression)]

@@ -178,6 +178,7 @@ class _Collection:
         if retention is not None:
             groups = chain(self._temporaries(view), self._segments(view), self._tags(view))
             removed += remove_groups(groups, self.on_bytes, dry_run=self.dry_run)
+        expired = tuple(self._versions(before, oldest))  # whose entries may be made blank now
         if self.planner.compacts:
             removed += remove_groups(self._compact(view), self.on_bytes, dry_run=self.dry_run)
         first = self.log.read_at(view, partial(first_version, self.log))
@@ -187,7 +188,7 @@ class _Collection:
             retention=retention or timedelta(0),
             oldest_version=max(oldest, first.version) if first else 0,
             newest_version=view.state.version,
-            expired_versions=tuple(self._versions(before, oldest)),
+            expired_versions=expired,
             fenced_jobs=fenced,
             running_jobs=plan.running,
             files=tuple(removed),

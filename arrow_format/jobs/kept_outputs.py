@@ -90,6 +90,8 @@ def lost_bounds(log: LogReader, view: LogView, version: Snapshot) -> dict[str, p
     named = [*_of_versions(log, view, view.oldest, view.newest)]
     kept = sorted(number for number in chosen if number >= view.state.blank)
     named += [entry.map_outputs for entry in _records_left(log.apart(), kept)]
+    if view.state.base:  # of entries that are gone, it alone has what they added
+        named.append(log.base(view.state.base).map_outputs)
     known = now.bounds()
     lost: dict[str, list[pa.Array]] = defaultdict(list)
     for bounds in (past.without(now.keys).bounds() for past in named):

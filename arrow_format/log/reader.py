@@ -467,6 +467,10 @@ class LogReader:
         """Read the checkpoint that ends at a number, verified; raises as :meth:`record`."""
         return self._stored(checkpoint_path(number), number)
 
+    def base(self, number: int) -> LogEntry:
+        """Read the base that ends at a number, verified; raises as :meth:`record`."""
+        return self._stored(base_path(number), number)
+
     def _stored(self, path: str, number: int) -> LogEntry:
         """Read a checkpoint, verified; raises as :meth:`record`."""
         self._use(number)

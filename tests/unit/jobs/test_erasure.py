@@ -345,6 +345,25 @@ def test_bounds_of_other_columns_keep_the_receipt_open(tmp_path, statistics, col
 
 
 @guarantee("erased bounds")
+def test_a_bound_that_only_the_base_has_keeps_the_receipt_open(tmp_path):
+    path = str(tmp_path / "x")
+    with_salary(path, [1, 2, 3], ["mm", "nn", "oo"], [1.0, SALARY, 2.0])
+    with_salary(path, [5, 6], ["zzz", "aa"], [0.5, 2e9])
+    # The entries of both files become blank.
+    assert collect_garbage(path, retention=NOW, compact_log=True).expired_versions == (1,)
+    merge_shuffle(path, policy=ALL)  # whose bounds are others
+    collect(path)
+    receipt = delete_rows(path, {"k": [2]}, options=PLAIN)
+    collect(path)
+    assert struct.pack("<d", SALARY) in values_in_log(path)
+    assert "salary" in receipt.statistics_columns
+    assert not erasure_status(path, receipt).is_gone
+    collect(path, compact_log=True)
+    assert erasure_status(path, receipt).is_gone
+    assert struct.pack("<d", SALARY) not in values_in_log(path)
+
+
+@guarantee("erased bounds")
 def test_a_deleted_key_that_was_a_bound_of_a_small_file(tmp_path):
     path = str(tmp_path / "x")
     options = WriteOptions(sync=False, codec="none", statistics=("k",))

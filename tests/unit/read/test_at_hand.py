@@ -365,3 +365,17 @@ def test_as_html(tmp_path):
     assert "<th>&lt;k&gt;</th><td>int64</td>" in html
     assert "<title>rows of 4 subpartitions, at most 2</title>" in html
     assert "<k>" not in html
+
+
+def test_columns_by_position_are_left_to_pyarrow(tmp_path):
+    """No form is known in which PyArrow writes them."""
+    rows = pa.table({"k": [1, 2, 3], "v": [4, 5, 6]})
+    write_shuffle(rows, tmp_path / "s", keys="k", num_subpartitions=1, options=FAST)
+    dataset, plain = open_shuffle(tmp_path / "s").to_dataset(), ds.dataset(rows)
+    for how in (
+        {"filter": pc.field(0) > 1},
+        {"filter": (pc.field(0) > 1) & (pc.field("v") < 6), "columns": ["v"]},
+        {"columns": {"x": pc.field(1)}},
+        {"columns": {"x": pc.field(1)}, "filter": pc.field("k") > 2},
+    ):
+        assert dataset.to_table(**how) == plain.to_table(**how)
