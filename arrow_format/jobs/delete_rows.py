@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count, islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +29,7 @@ from arrow_format.jobs.kept_outputs import lost_bounds, superseded_outputs
 from arrow_format.jobs.replacement import Replacement, expiry_is_conflict, replace_outputs
 from arrow_format.keys.column_statistics import MOST_CHARACTERS
 from arrow_format.keys.key_set import KeySet
-from arrow_format.keys.partitioner import HashPartitioner, key_columns
+from arrow_format.keys.partitioner import HashPartitioner, key_columns, partitioner_from_description
 from arrow_format.keys.range_partitioner import RangePartitioner
 from arrow_format.log.commit_log import AlreadyCommittedError, CommitLog, draft
 from arrow_format.log.conflicts import check_expected, check_version_number
@@ -357,17 +357,39 @@ class _Deletion:
         return tuple(n for n in self._keys.names if self._keys.has_value_of(n, bounds[n]))
 
     def _statistics_columns(self, version: Snapshot) -> tuple[str, ...]:
-        """Return columns of which the log has bounds that may be of rows of the keys.
+        """Return columns of which the log has bounds of the past that may be of rows of the keys.
 
-        ``version`` is without these. Rows of the keys that only older files had are not read, so
-        every bound that only files of the past have may be of one.
+        Of files, and of ranges of other shapes; ``version`` is without these. Rows of the keys that
+        only older files had are not read, so every bound that only files of the past have may be of
+        one.
         """
         log, schema = CommitLog(self._shuffle.storage), self._newest.data_schema
         for _ in range(2):  # or a moment's fault keeps the receipt open until a compaction
             with contextlib.suppress(ShuffleError):  # the deletion is committed
                 lost = log.read(lambda view: lost_bounds(log, view, version))
-                return tuple(n for n, values in lost.items() if self._may_be_bounds(n, values))
+                found = {n for n, values in lost.of_files.items() if self._may_be_bounds(n, values)}
+                found.update(*map(self._columns_of_ranges, lost.of_shapes))
+                return tuple(sorted(found))
         return tuple(field.name for field in schema if has_statistics(field.type))
+
+    def _columns_of_ranges(self, description: Mapping[str, Any]) -> set[str]:
+        """Return columns of which bounds of an earlier shape may be values of the deleted rows."""
+        partitioner = partitioner_from_description(description)
+        bounds = partitioner.bounds if isinstance(partitioner, RangePartitioner) else None
+        if bounds is None:
+            return set()
+        names = self._keys.names
+        return {
+            name
+            for name in bounds.schema.names
+            if name not in names or self._may_have_value_of(name, bounds[name])
+        }
+
+    def _may_have_value_of(self, name: str, values: pa.Array) -> bool:
+        try:
+            return self._keys.has_value_of(name, values)
+        except (ValueError, pa.ArrowException):  # of a type that was not widened to the keys'
+            return True
 
     def _may_be_bounds(self, name: str, stored: pa.Array) -> bool:
         if name not in self._keys.names:

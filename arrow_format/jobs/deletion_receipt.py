@@ -70,7 +70,8 @@ class DeletionReceipt(HasText):
         log and in every index, of versions until the shuffle is overwritten with others.
     statistics_columns
         Columns of which the log has a smallest or largest value that may be a deleted one: in
-        entries before :attr:`version`, of files that it has no more.
+        entries before :attr:`version`, of files that it has no more. Or a bound of ranges, of a
+        shape that the shuffle had before.
     files
         Files that held the rows or may have: the replaced ones, and those that only earlier
         versions and tags name.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import defaultdict
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,7 @@ from arrow_format.log.version_names import first_version
 from arrow_format.storage.open import ObjectNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from arrow_format.log.entry import LogEntry
     from arrow_format.log.reader import LogReader, LogView
@@ -39,16 +39,25 @@ def kept_outputs(log: LogReader, view: LogView, oldest: int) -> MapOutputs:
 
 def _of_versions(log: LogReader, view: LogView, oldest: int, newest: int) -> Iterator[MapOutputs]:
     """Yield the map outputs of the oldest version, of tags, and of rollbacks, up to ``newest``."""
+    return (outputs for _, outputs in _entries_of_versions(log, view, oldest, newest))
+
+
+def _entries_of_versions(
+    log: LogReader, view: LogView, oldest: int, newest: int
+) -> Iterator[tuple[LogEntry, MapOutputs]]:
+    """Yield them with the entry that each is of."""
     versions = [tag.version for tag in view.state.tags.values()]
     first = first_version(log, view)
     if first is not None:
         versions.append(max(oldest, first.version))
     for version in versions:
         if version <= newest:
-            yield log.version_at(view, version).map_outputs
+            snapshot = log.version_at(view, version)
+            yield snapshot.newest, snapshot.map_outputs
     for number in view.state.restored:
         if oldest < number <= newest:
-            yield log.record(number).map_outputs
+            entry = log.record(number)
+            yield entry, entry.map_outputs
 
 
 def superseded_outputs(log: LogReader, view: LogView, version: Snapshot) -> list[MapOutput]:
@@ -75,31 +84,43 @@ def superseded_outputs(log: LogReader, view: LogView, version: Snapshot) -> list
     return list(lacking.values())
 
 
-def lost_bounds(log: LogReader, view: LogView, version: Snapshot) -> dict[str, pa.Array]:
-    """Return bounds by column, as they are stored, that the log has of files of the past alone.
+class LostBounds(NamedTuple):
+    """Values that the log has of the past alone: of files, and of shapes, that a version lacks."""
 
-    Those of files that a version lacks, in entries, bases and tags, and of no file that it has.
-    """
+    of_files: dict[str, pa.Array]
+    """Smallest and largest values by column, as they are stored; none that a file of now has."""
+    of_shapes: list[Mapping[str, Any]]
+    """Descriptions of other partitioners."""
+
+
+def lost_bounds(log: LogReader, view: LogView, version: Snapshot) -> LostBounds:
+    """Return what entries, bases and tags have of what a version has not."""
     ends, now = log.ended_jobs(view), version.map_outputs
     number, outputs = (
         to_numpy(ends.column(name).combine_chunks()) for name in ("number", "num_outputs")
     )
-    chosen = {*number[num_among(ends, now) < outputs].tolist()}
+    chosen = {*number[(num_among(ends, now) < outputs) | (outputs == 0)].tolist()}
     # What ended in these may be forgotten by the base already.
     chosen.update(*map(numbers_of, log.segments_before(view)))
-    named = [*_of_versions(log, view, view.oldest, view.newest)]
+    past = [*_entries_of_versions(log, view, view.oldest, view.newest)]
     kept = sorted(number for number in chosen if number >= view.state.blank)
-    named += [entry.map_outputs for entry in _records_left(log.apart(), kept)]
+    past += [(entry, entry.map_outputs) for entry in _records_left(log.apart(), kept)]
     if view.state.base:  # of entries that are gone, it alone has what they added
-        named.append(log.base(view.state.base).map_outputs)
+        base = log.base(view.state.base)
+        past.append((base, base.map_outputs))
     known = now.bounds()
     lost: dict[str, list[pa.Array]] = defaultdict(list)
-    for bounds in (past.without(now.keys).bounds() for past in named):
+    for bounds in (named.without(now.keys).bounds() for _, named in past):
         for name, values in bounds.items():
             is_known = pc.is_in(values, known.get(name, values.slice(0, 0)))
             lost[name].append(values.filter(pc.invert(is_known)))
     joined = {name: pa.concat_arrays(parts).unique() for name, parts in sorted(lost.items())}
-    return {name: values for name, values in joined.items() if len(values)}
+    shapes = [shape for entry, _ in past for shape in (entry.state.shape, entry.pending_shape)]
+    others: list[Mapping[str, Any]] = []
+    for shape in shapes:
+        if shape and shape.partitioner not in (version.newest.partitioner, *others):
+            others.append(shape.partitioner)
+    return LostBounds({name: values for name, values in joined.items() if len(values)}, others)
 
 
 def _records_left(log: LogReader, numbers: Sequence[int]) -> Iterator[LogEntry]:

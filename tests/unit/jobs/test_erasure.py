@@ -431,6 +431,45 @@ def test_range_bounds_keep_the_receipt_open_until_no_entry_has_them(tmp_path, ba
 
 
 @guarantee("erased bounds")
+@pytest.mark.parametrize(
+    "later",
+    [HashPartitioner("k"), RangePartitioner("k", bounds=["b", "d", "x"]), HashPartitioner("name")],
+    ids=["hash", "other bounds", "another key"],
+)
+@pytest.mark.parametrize("rows", [["SECRETKEY", "b"], []], ids=["rows", "no rows"])
+def test_range_bounds_of_an_earlier_shape_keep_the_receipt_open(tmp_path, later, rows):
+    """Overwritten with other bounds before the deletion, as one is told to."""
+    path = str(tmp_path / "x")
+    by = RangePartitioner("k", bounds=["SECRETKEY", "aaa", "mmm"])
+    options = WriteOptions(sync=False, codec="none", statistics=())
+
+    def put(keys, partitioner):
+        table = pa.table({"k": pa.array(keys, pa.string()), "name": [f"n{key}" for key in keys]})
+        write_shuffle(
+            table, path, partitioner=partitioner, num_subpartitions=4, mode="overwrite",
+            options=options,
+        )  # fmt: skip
+
+    put(rows, by)
+    put(["SECRETKEY", "c"], later)
+    others, keys = (
+        ({"name": ["nnone"]}, {"name": ["nSECRETKEY"]})
+        if later.keys == ("name",)
+        else ({"k": ["none"]}, {"k": ["SECRETKEY"]})
+    )
+    # Whose values of other columns the bounds were is not known.
+    assert delete_rows(path, others).statistics_columns == (("k",) if "name" in keys else ())
+    receipt = delete_rows(path, keys, options=PLAIN)
+    assert (receipt.bound_columns, receipt.statistics_columns) == ((), ("k",))
+    collect(path, 3)
+    assert not erasure_status(path, receipt).is_gone
+    assert b"SECRETKEY" in values_in_log(path)
+    collect(path, compact_log=True)
+    assert erasure_status(path, receipt).is_gone
+    assert b"SECRETKEY" not in values_in_log(path)
+
+
+@guarantee("erased bounds")
 def test_tags_and_what_a_repair_moved_aside_have_bounds_too(tmp_path):
     path = str(tmp_path / "x")
     with_salary(path, [1, 2], ["a", "b"], [1.0, SALARY])
