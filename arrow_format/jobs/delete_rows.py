@@ -34,6 +34,7 @@ from arrow_format.keys.range_partitioner import RangePartitioner
 from arrow_format.log.commit_log import AlreadyCommittedError, CommitLog, draft
 from arrow_format.log.conflicts import check_expected, check_version_number
 from arrow_format.log.entry import ERASE
+from arrow_format.log.names import MAP_OUTPUT_DIRECTORY
 from arrow_format.log.pending import pending_outputs
 from arrow_format.log.reader import LogView
 from arrow_format.model import MapOutput
@@ -41,8 +42,9 @@ from arrow_format.options import WriteOptions, check_type
 from arrow_format.read.index_cache import IndexCache
 from arrow_format.read.key_search import Matches, search
 from arrow_format.read.shuffle import open_shuffle
-from arrow_format.storage.local_dirs import WriteRoots
+from arrow_format.storage.local_dirs import WriteRoots, known_roots
 from arrow_format.storage.open import Place, open_storage
+from arrow_format.storage.root_owner import directory_id
 from arrow_format.write.counters import sum_counters
 from arrow_format.write.merger import ignore
 from arrow_format.write.row_deleter import RowDeleter
@@ -231,7 +233,7 @@ class _Deletion:
             oldest_version=view.oldest,
             tags={name: tag.version for name, tag in tags if tag.version <= receipt.version},
             pending=tuple(entry.version for entry in pending),
-            files=_files_of(outputs),
+            files=self._files_of(outputs),
         )
 
     def _with_late(
@@ -250,7 +252,7 @@ class _Deletion:
             receipt,
             unsearched_version=now.content if now.content > self._newest.version else 0,
             pending=(*receipt.pending, *found),
-            files=receipt.files + _files_of(outputs),
+            files=receipt.files + self._files_of(outputs),
         )
 
     def _ask(
@@ -314,7 +316,7 @@ class _Deletion:
             num_bytes=sum(output.num_bytes for output in outputs),
             written_bytes=sum(output.num_bytes for change in written for output in change.outputs),
             statistics_columns=self._statistics_columns(committed),
-            files=_files_of(outputs) + receipt.files,
+            files=self._files_of(outputs) + receipt.files,
         )
 
     def _write(
@@ -346,6 +348,27 @@ class _Deletion:
         }
         kept = MapOutput(job.job_id, number, 0, tuple(files), counters, output.position)
         return Replacement((output,), (kept,))
+
+    def _files_of(self, outputs: Iterable[MapOutput]) -> tuple[HoldingFile, ...]:
+        """Return the files of map outputs, with the ids of the local directories they are in."""
+        each = [(output, file) for output in outputs for file in output.files]
+        roots: dict[str, set[str]] = {}
+        for output, file in each:
+            if file.root:
+                roots.setdefault(output.job_id, set()).add(file.root)
+        ids = {
+            root.path: root.directory_id or directory_id(root.directory) or ""
+            for job_id, named in roots.items()
+            for root in known_roots(
+                self._shuffle.storage, f"{MAP_OUTPUT_DIRECTORY}/{job_id}", named
+            )
+        }
+        return tuple(
+            HoldingFile(
+                output.job_id, output.map_task, file.root, file.path, ids.get(file.root, "")
+            )
+            for output, file in each
+        )
 
     def _bound_columns(self) -> tuple[str, ...]:
         partitioner = self._partitioner
@@ -402,14 +425,6 @@ class _Deletion:
         if is_text and pc.max(pc.binary_length(values)).as_py() >= MOST_CHARACTERS:
             return True  # it may be cut
         return self._keys.has_value_of(name, values)
-
-
-def _files_of(outputs: Iterable[MapOutput]) -> tuple[HoldingFile, ...]:
-    return tuple(
-        HoldingFile(output.job_id, output.map_task, file.root, file.path)
-        for output in outputs
-        for file in output.files
-    )
 
 
 def _check_partitioned(shuffle: Shuffle) -> HashPartitioner | RangePartitioner:

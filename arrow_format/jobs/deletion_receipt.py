@@ -22,6 +22,9 @@ class HoldingFile:
     """Local root that ``path`` is relative to; empty for the shuffle itself."""
     path: str
     """Without suffix."""
+    directory_id: str = ""
+    """Id of the local directory that the root is in, by which its disk is known; empty where
+    nothing said it. Here too, since a job's list of its roots may be gone before its files."""
 
 
 @dataclass(frozen=True, slots=True)

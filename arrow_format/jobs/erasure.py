@@ -21,6 +21,7 @@ from arrow_format.read.presentation import count_of
 from arrow_format.read.shuffle import check_there
 from arrow_format.storage.local_dirs import known_roots
 from arrow_format.storage.open import Place, open_made_directory, open_storage
+from arrow_format.storage.root_owner import LocalRoot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from arrow_format.jobs.deletion_receipt import HoldingFile
     from arrow_format.log.reader import LogReader, LogView
     from arrow_format.storage.open import Storage
-    from arrow_format.storage.root_owner import LocalRoot
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,10 +282,12 @@ def _existing(
 
 
 def _roots(storage: Storage, files: Sequence[HoldingFile]) -> Iterator[LocalRoot]:
-    """Yield the local roots that files are in; as their jobs' lists have them, if there are any."""
+    """Yield the local roots that files are in, as the receipt knows them, or else their lists."""
     named: dict[str, set[str]] = {}
     for file in files:
-        if file.root:
+        if file.directory_id:
+            yield LocalRoot(file.root, file.directory_id)
+        elif file.root:
             named.setdefault(file.job_id, set()).add(file.root)
     for job_id, roots in named.items():
         known = known_roots(storage, f"{MAP_OUTPUT_DIRECTORY}/{job_id}", roots)

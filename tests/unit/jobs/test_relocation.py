@@ -435,3 +435,27 @@ def test_a_directory_that_takes_no_id_gets_no_files(tmp_path):
     assert [one.name for one in disk.iterdir()] == [DIRECTORY_ID_NAME]
     append(tmp_path / "s", None, 3, mode="overwrite")
     assert collect_garbage(tmp_path / "s", retention=NOW).holds == ()
+
+
+@guarantee("unmounted disks")
+@pytest.mark.parametrize("lists_are", ["those of a copy", "removed by hand"])
+def test_a_receipt_knows_the_disk_whose_files_it_names(original, disk, lists_are):
+    """Another directory at the path is another disk, also where no list of roots says it."""
+    path = original
+    if lists_are == "those of a copy":
+        path = original.with_name("copy")
+        shutil.copytree(original, path)
+        relocate_shuffle(path, "copied")
+    receipt = delete_rows(path, {"k": [2]}, options=PLAIN)
+    append(path, None, 9)
+    merge_shuffle(path, policy=MergePolicy(rewrite="always"), options=PLAIN)
+    for list_ in path.rglob(ROOT_LIST_NAME):
+        list_.unlink()
+    assert not erasure_status(path, receipt).is_gone
+    disk.rename(disk.with_name("unmounted"))
+    disk.mkdir()
+    assert not erasure_status(path, receipt).is_gone
+    append(path, disk, 5)  # which gives the mount point an id of its own
+    status = erasure_status(path, receipt)
+    assert (status.is_gone, status.unreachable) == (False, (str(disk),))
+    assert type(receipt).from_json(receipt.to_json()) == receipt
