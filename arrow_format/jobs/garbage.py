@@ -327,15 +327,16 @@ class _Collection:
         They may be removed at once: no view since the base needs them.
         """
         base, blank = view.state.base, view.state.blank
+        if self.log.read(self.log.first_kept) < blank:
+            blank = 0  # some were put back
         for segment in segments_in(self.storage.list(LOG_DIRECTORY)):
             if segment > segment_of(base):
                 break
             listed = self.storage.files(segment_path(segment))
             names = [path.rpartition("/")[2] for path in listed]
             numbers = [number for number in entries_in(names) if blank <= number < base]
-            with contextlib.suppress(ObjectNotFoundError):  # another collection removed them
-                calls = [partial(self.log.make_blank, number) for number in numbers]
-                run_concurrently(calls, self.storage.max_requests)
+            calls = [partial(self._make_blank, number) for number in numbers]
+            run_concurrently(calls, self.storage.max_requests)
             old = [checkpoint_path(number) for number in checkpoints_in(names) if number < base]
             old += [base_path(number) for number in bases_in(names) if number < base]
             yield stored(self.storage, old, listed)
@@ -344,6 +345,10 @@ class _Collection:
             return draft(view, EXPIRE, state={"blank": base}) if view.state.blank < base else None
 
         self.log.append(decide, sync=True)
+
+    def _make_blank(self, number: int) -> None:
+        with contextlib.suppress(ObjectNotFoundError):  # another collection removed it
+            self.log.make_blank(number)
 
     def _tags(self, view: LogView) -> Iterator[list[StoredFile]]:
         """Yield files of tags that were removed, or never set."""

@@ -541,10 +541,18 @@ class LogReader:
         return join_jobs([one.jobs for one in removed if one is not None])
 
     def first_kept(self, view: LogView) -> int:
-        """Return the first number of which the log says more than that it was put."""
+        """Return the first number of which the log says more than that it was put.
+
+        Entries that were made blank may have been put back from a copy of the log: the first and
+        the last in each segment are looked at.
+        """
         for segment in segments_in(self._storage.list(LOG_DIRECTORY)):
             names = self._storage.list(segment_path(segment))
-            numbers = [number for number in entries_in(names) if number >= view.state.blank]
+            entries = sorted(entries_in(names))
+            numbers = [number for number in entries if number >= view.state.blank]
+            blank = entries[: len(entries) - len(numbers)]
+            looked_at = {*blank[:1], *blank[-1:]}
+            numbers += [number for number in looked_at if self.named(number).operation != BLANK]
             numbers += [*checkpoints_in(names), *bases_in(names)]
             if numbers:
                 return min(numbers)

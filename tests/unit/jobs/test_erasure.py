@@ -37,6 +37,7 @@ from arrow_format.keys.partitioner import partitioner_from_description
 from arrow_format.log.changes import has_commit
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.entry import decode_entry
+from arrow_format.log.names import entry_path
 from arrow_format.model import Transaction
 from arrow_format.storage.open import open_storage
 from tests.support.guarantees import guarantee
@@ -685,3 +686,29 @@ def test_a_pending_commit_that_cannot_be_searched_may_have_the_rows(path, n, dam
         collect(path)
         assert 2 in keys_of(path)
         assert not erasure_status(path, receipt).is_gone
+
+
+@guarantee("erased bounds")
+@pytest.mark.parametrize("restored", ["all", "one"])
+def test_a_copy_of_the_log_over_a_compacted_one_opens_the_receipt_again(tmp_path, restored):
+    path = str(tmp_path / "x")
+    options = WriteOptions(sync=False, codec="none", statistics=("k",))
+    write(path, ["pp", "SECRETKEY", "qq"], options=options)
+    write(path, ["AA"], options=options)
+    shutil.copytree(f"{path}/commit_log", tmp_path / "copy")
+    receipt = delete_rows(path, {"k": ["SECRETKEY"]}, options=PLAIN)
+    collect(path, compact_log=True)
+    assert erasure_status(path, receipt).is_gone
+    if restored == "all":
+        shutil.copytree(tmp_path / "copy", f"{path}/commit_log", dirs_exist_ok=True)
+    else:
+        shutil.copy(tmp_path / "copy" / entry_file(1), f"{path}/commit_log/{entry_file(1)}")
+    assert not erasure_status(path, receipt).is_gone
+    assert b"SECRETKEY" in values_in_log(path)
+    collect(path, compact_log=True)
+    assert erasure_status(path, receipt).is_gone
+    assert b"SECRETKEY" not in values_in_log(path)
+
+
+def entry_file(number):
+    return entry_path(number).removeprefix("commit_log/")
