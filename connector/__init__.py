@@ -30,7 +30,8 @@ _HOME = {
     "connector.read": "SparkConsumption consume read_shuffle",
     "connector.source.data_source": "ArrowShuffleDataSource",
     "connector.stream_end": "flush_when_done",
-    "connector.write": "append_shuffle sample_range_partitioner write_shuffle",
+    "connector.range_sample": "sample_range_partitioner",
+    "connector.write": "append_shuffle write_shuffle",
 }
 """Public names by module. ``__init__.pyi`` has the same for type checkers; a test compares them."""
 

@@ -17,11 +17,11 @@ from connector.operators.buffered_output import BufferedOutput as BufferedOutput
 from connector.operators.groups import map_groups as map_groups
 from connector.operators.join import join_shuffles as join_shuffles
 from connector.operators.map import map_subpartitions as map_subpartitions
+from connector.range_sample import sample_range_partitioner as sample_range_partitioner
 from connector.read import SparkConsumption as SparkConsumption
 from connector.read import consume as consume
 from connector.read import read_shuffle as read_shuffle
 from connector.source.data_source import ArrowShuffleDataSource as ArrowShuffleDataSource
 from connector.stream_end import flush_when_done as flush_when_done
 from connector.write import append_shuffle as append_shuffle
-from connector.write import sample_range_partitioner as sample_range_partitioner
 from connector.write import write_shuffle as write_shuffle

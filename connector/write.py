@@ -6,28 +6,22 @@ import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pyarrow.dataset as ds
-from pyspark.sql import functions as F
 
-from arrow_format.arrays.stored_types import data_schema, normalise
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.extras import require
 from arrow_format.jobs.append import like_newest
 from arrow_format.jobs.target import settle_bounds
-from arrow_format.keys.bounds import WHAT
 from arrow_format.keys.partitioner import choose_partitioner
 from arrow_format.keys.range_partitioner import RangePartitioner
-from arrow_format.keys.sampling import SEED, sample_size
-from arrow_format.keys.sort_keys import key_fields
 from arrow_format.model import Transaction
-from arrow_format.options import WriteMode, check_mode, check_num_subpartitions
+from arrow_format.options import WriteMode, check_mode
 from arrow_format.scan.scan import Scan, ScannedRows, plan_scan
 from arrow_format.scan.tables import delta_dataset, plan_iceberg
 from arrow_format.storage.open import open_storage
 from connector.dataset_task import DatasetMapTask, active_session, default_parallelism
 from connector.map_task import ShuffleMapTask, write_and_commit
-from connector.spark_types import arrow_schema_of, check_sort_keys, stored_schema
+from connector.range_sample import sample_range_partitioner
 from connector.table_formats import table_format
 
 if TYPE_CHECKING:
@@ -36,8 +30,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
     from pyiceberg.table import DataScan as IcebergDataScan
     from pyiceberg.table import Table as IcebergTable
-    from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql import DataFrame, SparkSession
 
     from arrow_format.jobs.receipt import ShuffleReceipt
     from arrow_format.keys.partitioner import Partitioner
@@ -296,49 +289,6 @@ def _warn_of_slow_transfer(spark: SparkSession) -> None:
 
 
 # Bounds of ranges ---------------------------------------------------------------------------------
-
-
-def sample_range_partitioner(
-    df: DataFrame, keys: Sequence[str | tuple[str, str]] | str, num_subpartitions: int
-) -> RangePartitioner:
-    """Return a range partitioner whose bounds split a sample of a DataFrame evenly.
-
-    Spark computes the rows once for it, and takes 100 per subpartition, 10,000 at least and a
-    million at most: those with the smallest of random numbers, of which each of its tasks keeps as
-    many. Only their key columns are collected. The seed is fixed: equal rows give an equal sample.
-
-    Parameters
-    ----------
-    df
-        The rows that will be written, of a classic session or of Spark Connect.
-    keys
-        As in :class:`~arrow_format.keys.range_partitioner.RangePartitioner`.
-    num_subpartitions
-        Ranges wanted; fewer when keys repeat.
-
-    Raises
-    ------
-    OptionError, SchemaError
-        A key has the wrong form, names no column, or its values have no order.
-    """
-    n = check_num_subpartitions(num_subpartitions)
-    partitioner = RangePartitioner(keys=keys)
-    stored = stored_schema(df.schema)
-    check_sort_keys(stored, partitioner.keys, WHAT)
-    fields = key_fields(data_schema(arrow_schema_of(stored)), partitioner.keys, WHAT)
-    rows = df.select(*(_as_stored(df, stored, name) for name, _ in partitioner.keys))
-    # One job, without a count before it: each task keeps as many rows, and only those are sorted.
-    rows = rows.orderBy(F.rand(SEED)).limit(sample_size(n))
-    schema = pa.schema([pa.field(field.name, field.type) for field in fields])
-    batches = [normalise(batch, schema) for batch in rows.toArrow().to_batches()]
-    return partitioner.with_sample(pa.Table.from_batches(batches, schema=schema), n)
-
-
-def _as_stored(df: DataFrame, stored: StructType, name: str) -> Column:
-    """Return a column as a type that Spark passes as Arrow, which it does not do with CHAR."""
-    column = F.col("`" + name.replace("`", "``") + "`")
-    type_ = stored[name].dataType
-    return column if df.schema[name].dataType == type_ else column.cast(type_).alias(name)
 
 
 def _sample_dataset(
