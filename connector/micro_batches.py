@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ QUERY_ID = "sql.streaming.queryId"
 """Spark's local property of a streaming query's thread, and of its tasks."""
 
 _MODES = ("append", "overwrite")
+_LOGGER = logging.getLogger("arrow_shuffle")
 
 
 def foreach_batch(
@@ -32,7 +34,7 @@ def foreach_batch(
     num_subpartitions: int,
     keys: str | Sequence[str] | None = None,
     partitioner: Partitioner | None = None,
-    sort_by: Sequence[str | tuple[str, str]] = (),
+    sort_by: Sequence[str | tuple[str, str]] | None = (),
     combine: Mapping[str, str] | None = None,
     mode: Literal["append", "overwrite"] = "append",
     options: WriteOptions | None = None,
@@ -48,7 +50,9 @@ def foreach_batch(
 
     Spark runs a micro-batch again whenever it does not know that it was complete. The function
     writes with the query's id and the batch's number as the transaction, so that a batch that is
-    in the shuffle is not written again, wherever the query was killed.
+    in the shuffle is not written again, wherever the query was killed. So a batch can be written
+    once to a path: a second write of it is taken for a repetition, which the logger
+    ``arrow_shuffle`` warns of. Give each an ``application``.
 
     Parameters
     ----------
@@ -95,7 +99,13 @@ def _write(
 ) -> None:
     if application is None:
         application = _query_of(batch.sparkSession)
-    write_shuffle(batch, path, **how, transaction=(application, number))
+    receipt = write_shuffle(batch, path, **how, transaction=(application, number))
+    if receipt.is_repetition:
+        _LOGGER.warning(
+            "%s: batch %d of %s is in the shuffle, and its rows were not written again. A batch "
+            "writes once to a path: of several writes each needs an application of its own",
+            receipt.path, number, application,
+        )  # fmt: skip
 
 
 def _query_of(spark: SparkSession) -> str:
