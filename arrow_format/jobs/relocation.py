@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from arrow_format.storage.open import Storage
-    from arrow_format.storage.root_owner import Claim, LocalRoot
+    from arrow_format.storage.root_owner import Claim, LocalRoot, Owner
 
 BECAME = ("moved", "copied")
 
@@ -87,7 +87,8 @@ def relocate_shuffle(
         was removed, or restored from a backup in the place of what was lost. Its files in local
         directories are its own, and are removed as before. ``copied``: the original exists and
         keeps these files. The copy can be read only as long as it keeps them: merge it with
-        ``MergePolicy(rewrite="always")``, and it has all rows itself.
+        ``MergePolicy(rewrite="always")``, and it has all rows itself. So is one whose files another
+        shuffle was told to have taken over, while this one could not be seen.
     storage_options
         As for :func:`~arrow_format.open_shuffle`.
 
@@ -115,12 +116,15 @@ def relocate_shuffle(
     check_there(storage)
     claim = claim_of(storage)
     roots = dict(_roots(storage))
-    if became == "copied" and claim.is_settled:
+    owners = _owners(roots)
+    if became == "copied" and claim.is_settled and {*owners.values()} <= {claim.owner}:
         msg = f"{storage.root}: is where it was written, and no copy; nothing was changed"
         raise OptionError(msg)
     if not roots and claim.owner is None:  # never had a local directory
         return Relocation(storage.root, became)
-    return _as_copy(storage, roots) if became == "copied" else _as_moved(storage, claim, roots)
+    if became == "copied":
+        return _as_copy(storage, roots)
+    return _as_moved(storage, claim, roots, owners)
 
 
 def _as_copy(storage: Storage, roots: Mapping[LocalRoot, str]) -> Relocation:
@@ -131,14 +135,22 @@ def _as_copy(storage: Storage, roots: Mapping[LocalRoot, str]) -> Relocation:
     return Relocation(storage.root, "copied")
 
 
-def _as_moved(storage: Storage, claim: Claim, roots: Mapping[LocalRoot, str]) -> Relocation:
-    seen = [root for root in roots if root.is_seen]
-    markers = {root: read_marker(open_made_directory(root.path)) for root in seen}
-    owners = {
+def _owners(roots: Mapping[LocalRoot, str]) -> dict[LocalRoot, Owner]:
+    """Return whose the roots are that can be seen, and bear the marker of their job."""
+    markers = {root: read_marker(open_made_directory(root.path)) for root in roots if root.is_seen}
+    return {
         root: marker.owner
         for root, marker in markers.items()
         if marker is not None and marker.job_id == roots[root]
     }
+
+
+def _as_moved(
+    storage: Storage,
+    claim: Claim,
+    roots: Mapping[LocalRoot, str],
+    owners: Mapping[LocalRoot, Owner],
+) -> Relocation:
     for owner in {*owners.values(), claim.owner}:
         if owner is not None and is_in_use(owner, storage):
             msg = (
@@ -153,7 +165,7 @@ def _as_moved(storage: Storage, claim: Claim, roots: Mapping[LocalRoot, str]) ->
     taken = [root for root, owner in owners.items() if owner != ours]
     for root in taken:
         take_over(root, Marker(roots[root], ours))
-    unseen = {root.directory for root in roots if root not in markers}
+    unseen = {root.directory for root in roots if not root.is_seen}
     paths = tuple(root.path for root in taken)
     return Relocation(storage.root, "moved", paths, tuple(sorted(unseen)))
 

@@ -459,3 +459,22 @@ def test_a_receipt_knows_the_disk_whose_files_it_names(original, disk, lists_are
     status = erasure_status(path, receipt)
     assert (status.is_gone, status.unreachable) == (False, (str(disk),))
     assert type(receipt).from_json(receipt.to_json()) == receipt
+
+
+@guarantee("copies and local directories")
+def test_one_whose_files_were_taken_over_while_it_was_away_is_the_copy_now(original, disk):
+    copy, away = original.with_name("copy"), original.with_name("away")
+    shutil.copytree(original, copy)
+    original.rename(away)
+    relocate_shuffle(copy, "moved")
+    away.rename(original)
+    append(original, None, 9, mode="overwrite")
+    assert holds(collect_garbage(original, retention=NOW))
+    with pytest.raises(OptionError, match="was not moved"):
+        relocate_shuffle(original, "moved")
+    relocate_shuffle(original, "copied")
+    assert not holds(collect_garbage(original, retention=NOW))
+    assert values(copy) == [0, 1, 2, 3]
+    assert len(data_files(disk)) == 4
+    with pytest.raises(OptionError, match="is where it was written"):
+        relocate_shuffle(copy, "copied")
