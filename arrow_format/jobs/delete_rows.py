@@ -3,6 +3,8 @@
 The subpartitions of the keys are searched in every file. Map outputs that hold such rows are
 written again without them, and take the place of the old ones. The files of earlier versions are
 kept until garbage collection removes them. A deletion that fails or dies changes nothing.
+
+The receipt is complete before the commit: where the deletion is a transaction, the entry has it.
 """
 
 from __future__ import annotations
@@ -10,34 +12,32 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from dataclasses import dataclass, replace
+import uuid
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count, islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-from pyarrow import types as pt
+from msgspec import structs
 
 from arrow_format.errors import CommitConflictError, OptionError, ShuffleError
 from arrow_format.filters.keys import Keys, stored_keys, subpartitions_of_keys
-from arrow_format.format.single_values import from_binaries
-from arrow_format.format.statistics import has_statistics
+from arrow_format.jobs.bounds_of_keys import BoundsOfKeys, LookedBack
 from arrow_format.jobs.deletion_receipt import DeletionReceipt, HoldingFile
-from arrow_format.jobs.kept_outputs import lost_bounds, superseded_outputs
+from arrow_format.jobs.kept_outputs import superseded_outputs
 from arrow_format.jobs.replacement import Replacement, expiry_is_conflict, replace_outputs
-from arrow_format.keys.column_statistics import MOST_CHARACTERS
 from arrow_format.keys.key_set import KeySet
-from arrow_format.keys.partitioner import HashPartitioner, key_columns, partitioner_from_description
+from arrow_format.keys.partitioner import HashPartitioner, key_columns
 from arrow_format.keys.range_partitioner import RangePartitioner
-from arrow_format.log.commit_log import AlreadyCommittedError, CommitLog, draft
+from arrow_format.log.commit_log import AlreadyCommittedError, CommitLog, EntryFields, draft
 from arrow_format.log.conflicts import check_expected, check_version_number
 from arrow_format.log.entry import ERASE
 from arrow_format.log.names import MAP_OUTPUT_DIRECTORY
+from arrow_format.log.outputs import NO_OUTPUTS, MapOutputs
 from arrow_format.log.pending import pending_outputs
-from arrow_format.log.reader import LogView
-from arrow_format.model import MapOutput
+from arrow_format.log.transactions import committed_by, find_transaction
+from arrow_format.model import MapOutput, Transaction
 from arrow_format.options import WriteOptions, check_type
 from arrow_format.read.index_cache import IndexCache
 from arrow_format.read.key_search import Matches, search
@@ -55,8 +55,9 @@ if TYPE_CHECKING:
     from arrow_format.jobs.job import ShuffleJob
     from arrow_format.log.delta import Totals
     from arrow_format.log.entry import LogEntry
+    from arrow_format.log.reader import LogView
     from arrow_format.log.snapshot import Snapshot
-    from arrow_format.log.state import LogState
+    from arrow_format.log.transactions import CommittedTransaction
     from arrow_format.read.shuffle import Shuffle
 
 ATTEMPTS = 4
@@ -68,6 +69,7 @@ def delete_rows(
     keys: Keys,
     *,
     expected_version: int | None = None,
+    transaction: tuple[str, int] | None = None,
     options: WriteOptions | None = None,
     storage_options: Mapping[str, str] | None = None,
     on_bytes: Callable[[int], None] = ignore,
@@ -87,9 +89,15 @@ def delete_rows(
         The keys, one per row: exactly the key columns of the partitioner, as a table, record batch
         or dict of columns; a single value in a dict goes with all of the others. Values are cast to
         the stored types, where none changes by that; a number is no timestamp. A null
-        is a key like any other, NaN equals NaN, and -0.0 equals 0.0. Without rows nothing happens.
+        is a key like any other, NaN equals NaN, and -0.0 equals 0.0. Without rows nothing happens,
+        but that a transaction is noted.
     expected_version
         Delete only if no rows were added or taken away after this version, retries included.
+    transaction
+        An application and its number, as for :func:`~arrow_format.write_shuffle`. A number that was
+        committed before deletes nothing: the result is the receipt of the first time, with
+        ``is_repetition``, whatever the keys are now and whatever became of the rows since. A
+        deletion that finds no row is committed too. None: each call searches and deletes.
     options
         Memory, chunk size, level, sync, and local directories for the new files; defaults when
         None. Its codec is not used: files keep theirs.
@@ -114,7 +122,8 @@ def delete_rows(
         The columns are not the key columns, or a value does not fit the stored type.
     CommitConflictError
         Rows were added or taken away after ``expected_version``; or other writers replaced the
-        files at each attempt.
+        files at each attempt; or a larger number of the application is in the log, and that of the
+        transaction is not, or as a write.
     CorruptShuffleError, FormatVersionError
         A file to be searched is damaged or missing.
     StorageError, OutOfDiskError
@@ -124,21 +133,40 @@ def delete_rows(
     """
     options = WriteOptions() if options is None else check_type("options", options, WriteOptions)
     check_version_number(expected_version)
+    once = Transaction.of(transaction)
     storage = open_storage(path, storage_options)
     for left in reversed(range(ATTEMPTS)):
+        if once is not None:
+            before = find_transaction(CommitLog(storage), once, deletes=True)
+            if before is not None:
+                return _receipt_again(storage.root, before)
         shuffle = open_shuffle(storage)
         log = CommitLog(storage)
         check_expected(log, log.view(), expected_version)
-        deletion = _Deletion(shuffle, keys, options, on_bytes)
+        deletion = _Deletion(shuffle, keys, options, once, expected_version, on_bytes)
         try:
             with expiry_is_conflict("delete", shuffle):
-                return deletion.run(expected_version)
+                return deletion.run()
+        except _RepetitionError as error:
+            return _receipt_again(storage.root, error.committed)
         except AlreadyCommittedError:
             raise
         except CommitConflictError:
             if not left:
                 raise
     raise AssertionError  # the last attempt returns or raises
+
+
+def _receipt_again(path: str, committed: CommittedTransaction) -> DeletionReceipt:
+    return DeletionReceipt.from_log(committed.receipt or {}, path)
+
+
+class _RepetitionError(ShuffleError):
+    """Another process committed the transaction meanwhile."""
+
+    def __init__(self, committed: CommittedTransaction) -> None:
+        super().__init__(f"the transaction was committed as number {committed.version} meanwhile")
+        self.committed = committed
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +182,16 @@ class _Holding:
         return sum(matches.num_rows for matches in self.matches)
 
 
+@dataclass(slots=True)
+class _Late:
+    """What came between the search and the commit; kept, where the commit is tried again."""
+
+    holding: dict[int, MapOutputs] = field(default_factory=dict)
+    """Pending commits that may hold rows of the keys, and their map outputs."""
+    numbers: set[int] = field(default_factory=set)
+    """All that were looked at."""
+
+
 class _Deletion:
     """One attempt to delete rows of the version that a shuffle was opened at.
 
@@ -165,19 +203,26 @@ class _Deletion:
         shuffle: Shuffle,
         keys: Keys,
         options: WriteOptions,
+        once: Transaction | None,
+        expected_version: int | None,
         on_bytes: Callable[[int], None],
     ) -> None:
         self._shuffle = shuffle
+        self._log = CommitLog(shuffle.storage)
         self._newest = shuffle.snapshot.newest
         self._partitioner = _check_partitioned(shuffle)
         self._keys = _key_set(shuffle, self._partitioner, keys)
+        self._bounds = BoundsOfKeys(self._log, self._newest, self._keys)
         self._options = options
+        self._once = once
+        self._expected_version = expected_version
         self._on_bytes = on_bytes
         self._indexes = IndexCache(shuffle.storage)
         self._searched: frozenset[int] = frozenset()
         """Numbers of the pending commits that were searched, if any."""
+        self._late = _Late()
 
-    def run(self, expected_version: int | None) -> DeletionReceipt:
+    def run(self) -> DeletionReceipt:
         """Search, write and commit."""
         receipt = DeletionReceipt(
             path=self._shuffle.path,
@@ -194,20 +239,18 @@ class _Deletion:
             oldest_version=self._newest.version,
             tags={},
             pending=(),
-            bound_columns=self._bound_columns(),
+            bound_columns=self._bounds.of_ranges(),
             statistics_columns=(),
             files=(),
         )
         if not len(self._keys):
-            return receipt
+            return receipt if self._once is None else self._ask(receipt)
         holding = self._search(self._newest, self._shuffle.map_outputs)
-        log = CommitLog(self._shuffle.storage)
+        log = CommitLog(
+            self._shuffle.storage
+        )  # keeps what it has read: not while files are written
         receipt = log.read(lambda view: self._with_others(receipt, log, view))
-        if holding:
-            return self._carry_out(receipt, holding, expected_version)
-        if receipt.files or receipt.pending:
-            receipt = self._ask(receipt, log, expected_version)
-        return replace(receipt, statistics_columns=self._statistics_columns(self._shuffle.snapshot))
+        return self._carry_out(receipt, holding) if holding else self._ask(receipt)
 
     def _search(self, version: LogEntry, outputs: Sequence[MapOutput]) -> list[_Holding]:
         """Return the map outputs that hold rows of the keys."""
@@ -237,40 +280,70 @@ class _Deletion:
         )
 
     def _with_late(
-        self, receipt: DeletionReceipt, log: CommitLog, now: LogState
+        self, receipt: DeletionReceipt, view: LogView, back: LookedBack, now: MapOutputs
     ) -> DeletionReceipt:
-        """Add what was committed between the search and the deletion, by the state at that."""
-        late = [number for number in now.pending.numbers if number not in self._searched]
-        found: dict[int, Sequence[MapOutput]] = dict.fromkeys(late, ())
+        """Add what was committed between the search and the deletion, at the number it takes."""
+        late, content = self._late, view.state.content
+        new = [
+            number
+            for number in view.state.pending.numbers
+            if number not in self._searched and number not in late.numbers
+        ]
+        late.numbers.update(new)
+        late.holding |= dict.fromkeys(new, NO_OUTPUTS)
         with contextlib.suppress(ShuffleError):  # else removed since: no one knows what they had
-            for number, entry in log.records(late).items():
-                found[number] = entry.map_outputs
+            for number, entry in self._log.records(new).items():
+                late.holding[number] = entry.map_outputs
                 if not self._may_be_pending(entry):
-                    del found[number]
-        outputs = [output for held in found.values() for output in held]
+                    del late.holding[number]
+        waiting = {*view.state.pending.numbers}
+        pending = [number for number in late.holding if number in waiting]
+        outputs = [output for number in pending for output in late.holding[number]]
         return replace(
             receipt,
-            unsearched_version=now.content if now.content > self._newest.version else 0,
-            pending=(*receipt.pending, *found),
+            unsearched_version=content if content > self._newest.version else 0,
+            pending=(*receipt.pending, *pending),
             files=receipt.files + self._files_of(outputs),
+            statistics_columns=tuple(sorted(self._bounds.columns_at(view, back, now))),
         )
 
-    def _ask(
-        self, receipt: DeletionReceipt, log: CommitLog, expected_version: int | None
-    ) -> DeletionReceipt:
-        """Say in the log that rows are to go that only earlier versions may have."""
-        searched, seen = receipt.version, LogView()
+    def _ask(self, receipt: DeletionReceipt) -> DeletionReceipt:
+        """Say in the log that rows are to go that only earlier versions may have, if any may."""
+        searched, done = receipt.version, receipt
+        back = self._bounds.looked_back(lambda now: now) if len(self._keys) else None
 
         def decide(view: LogView) -> LogEntry | None:
-            nonlocal seen
-            check_expected(log, view, expected_version)
-            seen = view
-            if view.state.deleted >= searched:
+            nonlocal done
+            check_expected(self._log, view, self._expected_version)
+            self._check_is_new(view)
+            if back is not None:
+                snapshot = self._log.snapshot_of(view)
+                now = NO_OUTPUTS if snapshot is None else snapshot.map_outputs
+                done = self._with_late(receipt, view, back, now)
+            is_asked = bool(done.files or done.pending) and view.state.deleted < searched
+            if self._once is None and not is_asked:
                 return None
-            return draft(view, ERASE, state={"deleted": searched})
+            state = {"deleted": searched} if is_asked else {}
+            committed = self._committed_as(done)
+            if committed:  # by which the log finds a transaction
+                committed["job_id"] = uuid.uuid4().hex
+            return draft(view, ERASE, state=state, **committed)
 
-        log.append(decide, sync=self._options.sync)
-        return self._with_late(receipt, log, seen.state)
+        self._log.append(decide, sync=self._options.sync)
+        return done
+
+    def _check_is_new(self, view: LogView) -> None:
+        """Raise where another process has committed the transaction."""
+        if self._once is not None:
+            before = committed_by(self._log, view, self._once, deletes=True)
+            if before is not None:
+                raise _RepetitionError(before)
+
+    def _committed_as(self, receipt: DeletionReceipt) -> EntryFields:
+        """Return what an entry says of the transaction, if it is one."""
+        if self._once is None:
+            return {}
+        return {"transaction": self._once, "receipt": receipt.in_log()}
 
     def _may_be_pending(self, entry: LogEntry) -> bool:
         """Whether a pending commit has rows of the keys, as far as that can be known."""
@@ -285,39 +358,51 @@ class _Deletion:
         types = [field.type for field in entry.data_schema if field.name in self._keys.names]
         return entry.num_subpartitions, dict(entry.partitioner), types
 
-    def _carry_out(
-        self, receipt: DeletionReceipt, holding: Sequence[_Holding], expected_version: int | None
-    ) -> DeletionReceipt:
+    def _carry_out(self, receipt: DeletionReceipt, holding: Sequence[_Holding]) -> DeletionReceipt:
         """Write map outputs without the rows, and commit them in the place of the old ones."""
         n = self._newest.num_subpartitions
         totals = np.zeros(n, np.int64), np.zeros(n, np.int64)
-        written: list[Replacement] = []
+        inputs = MapOutputs.of(held.output for held in holding)
+        written, back, done = NO_OUTPUTS, None, receipt
+
+        def after(now: MapOutputs) -> MapOutputs:
+            return MapOutputs.concat([now.without(inputs.keys), written])
 
         def write(job: ShuffleJob) -> tuple[list[Replacement], Totals]:
+            nonlocal written, back
             roots = WriteRoots(job.storage, job.open_local_roots())
-            written.extend(
+            changes = [
                 self._write(job, roots, number, held, totals) for number, held in enumerate(holding)
-            )
-            return written, totals
+            ]
+            written = MapOutputs.of(output for change in changes for output in change.outputs)
+            back = self._bounds.looked_back(after)
+            return changes, totals
 
-        _, committed = replace_outputs(
-            "delete", self._shuffle, self._options, write, expected_version
+        def complete(entry: LogEntry, view: LogView, replaced: Snapshot) -> LogEntry:
+            nonlocal done
+            assert back is not None  # since what is committed was written
+            self._check_is_new(view)
+            lost = np.flatnonzero(totals[0])
+            named = replace(
+                receipt,
+                version=view.newest + 1,
+                commit_id=entry.commit_id,
+                num_rows=sum(held.num_rows for held in holding),
+                subpartition_rows=dict(
+                    zip(lost.tolist(), (-totals[0][lost]).tolist(), strict=True)
+                ),
+                num_files=inputs.num_files,
+                num_bytes=inputs.num_bytes,
+                written_bytes=written.num_bytes,
+                files=self._files_of(inputs) + receipt.files,
+            )
+            done = self._with_late(named, view, back, after(replaced.map_outputs))
+            return structs.replace(entry, **self._committed_as(done))
+
+        replace_outputs(
+            "delete", self._shuffle, self._options, write, self._expected_version, complete
         )
-        receipt = self._with_late(receipt, CommitLog(self._shuffle.storage), committed.newest.state)
-        lost = np.flatnonzero(totals[0])
-        outputs = [held.output for held in holding]
-        return replace(
-            receipt,
-            version=committed.version,
-            commit_id=committed.newest.commit_id,
-            num_rows=sum(held.num_rows for held in holding),
-            subpartition_rows=dict(zip(lost.tolist(), (-totals[0][lost]).tolist(), strict=True)),
-            num_files=sum(len(output.files) for output in outputs),
-            num_bytes=sum(output.num_bytes for output in outputs),
-            written_bytes=sum(output.num_bytes for change in written for output in change.outputs),
-            statistics_columns=self._statistics_columns(committed),
-            files=self._files_of(outputs) + receipt.files,
-        )
+        return done
 
     def _write(
         self, job: ShuffleJob, roots: WriteRoots, number: int, holding: _Holding, totals: Totals
@@ -369,62 +454,6 @@ class _Deletion:
             )
             for output, file in each
         )
-
-    def _bound_columns(self) -> tuple[str, ...]:
-        partitioner = self._partitioner
-        if not isinstance(partitioner, RangePartitioner) or not len(self._keys):
-            return ()
-        bounds = partitioner.fitted(self._newest.data_schema).bounds
-        if bounds is None:
-            return ()
-        return tuple(n for n in self._keys.names if self._keys.has_value_of(n, bounds[n]))
-
-    def _statistics_columns(self, version: Snapshot) -> tuple[str, ...]:
-        """Return columns of which the log has bounds of the past that may be of rows of the keys.
-
-        Of files, and of ranges of other shapes; ``version`` is without these. Rows of the keys that
-        only older files had are not read, so every bound that only files of the past have may be of
-        one.
-        """
-        log, schema = CommitLog(self._shuffle.storage), self._newest.data_schema
-        for _ in range(2):  # or a moment's fault keeps the receipt open until a compaction
-            with contextlib.suppress(ShuffleError):  # the deletion is committed
-                lost = log.read(lambda view: lost_bounds(log, view, version))
-                found = {n for n, values in lost.of_files.items() if self._may_be_bounds(n, values)}
-                found.update(*map(self._columns_of_ranges, lost.of_shapes))
-                return tuple(sorted(found))
-        return tuple(field.name for field in schema if has_statistics(field.type))
-
-    def _columns_of_ranges(self, description: Mapping[str, Any]) -> set[str]:
-        """Return columns of which bounds of an earlier shape may be values of the deleted rows."""
-        partitioner = partitioner_from_description(description)
-        bounds = partitioner.bounds if isinstance(partitioner, RangePartitioner) else None
-        if bounds is None:
-            return set()
-        names = self._keys.names
-        return {
-            name
-            for name in bounds.schema.names
-            if name not in names or self._may_have_value_of(name, bounds[name])
-        }
-
-    def _may_have_value_of(self, name: str, values: pa.Array) -> bool:
-        try:
-            return self._keys.has_value_of(name, values)
-        except (ValueError, pa.ArrowException):  # of a type that was not widened to the keys'
-            return True
-
-    def _may_be_bounds(self, name: str, stored: pa.Array) -> bool:
-        if name not in self._keys.names:
-            return True
-        try:
-            values = from_binaries(stored, self._newest.data_schema.field(name).type)
-        except (ValueError, pa.ArrowException):  # of an earlier type
-            return True
-        is_text = pt.is_string(values.type) or pt.is_binary(values.type)
-        if is_text and pc.max(pc.binary_length(values)).as_py() >= MOST_CHARACTERS:
-            return True  # it may be cut
-        return self._keys.has_value_of(name, values)
 
 
 def _check_partitioned(shuffle: Shuffle) -> HashPartitioner | RangePartitioner:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping  # noqa: TC003  read by msgspec
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-from msgspec import json
+from msgspec import convert, json, to_builtins
 
 from arrow_format.errors import OptionError
+from arrow_format.log.framing import corrupt_if_malformed
 from arrow_format.model import Name, Natural  # noqa: TC001  read by msgspec
 from arrow_format.read.presentation import HasText, count_of, format_bytes
 
@@ -78,6 +80,9 @@ class DeletionReceipt(HasText):
     files
         Files that held the rows or may have: the replaced ones, and those that only earlier
         versions and tags name.
+    is_repetition
+        Whether the transaction was committed before: nothing was deleted now, and the rest is of
+        its first commit.
     """
 
     path: str
@@ -97,6 +102,7 @@ class DeletionReceipt(HasText):
     bound_columns: tuple[str, ...]
     statistics_columns: tuple[str, ...]
     files: tuple[HoldingFile, ...]
+    is_repetition: bool = False
 
     def to_json(self) -> str:
         """Return the receipt as JSON text, for :meth:`from_json`."""
@@ -120,11 +126,32 @@ class DeletionReceipt(HasText):
             )
             raise OptionError(msg) from error
 
+    def in_log(self) -> dict[str, Any]:
+        """Return the receipt as the log keeps it, without its path, for :meth:`from_log`."""
+        value: dict[str, Any] = to_builtins(self, str_keys=True)
+        del value["path"]
+        return value
+
+    @staticmethod
+    def from_log(value: Mapping[str, Any], path: str) -> DeletionReceipt:
+        """Return the receipt of a deletion that a shuffle's log has, for who repeats it.
+
+        Raises
+        ------
+        CorruptShuffleError
+            It is not a receipt.
+        """
+        with corrupt_if_malformed(f"{path}: the receipt in a log entry"):
+            found = convert({**value, "path": path}, DeletionReceipt, str_keys=True)
+        return replace(found, is_repetition=True)
+
     def __str__(self) -> str:
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
         keys = count_of(self.num_keys, "key")
+        if self.is_repetition:
+            yield f"{self.path}: is a repetition; nothing was deleted. The first time:"
         if not self.num_rows:
             yield f"{self.path}: version {self.searched_version} has no row of {keys}"
         else:

@@ -93,21 +93,37 @@ class LostBounds(NamedTuple):
     """Descriptions of other partitioners."""
 
 
-def lost_bounds(log: LogReader, view: LogView, version: Snapshot) -> LostBounds:
-    """Return what entries, bases and tags have of what a version has not."""
-    ends, now = log.ended_jobs(view), version.map_outputs
+def lost_bounds(
+    log: LogReader, view: LogView, now: MapOutputs, partitioner: Mapping[str, Any]
+) -> LostBounds:
+    """Return what entries, bases and tags have of what a version has not.
+
+    ``now`` are the map outputs of that version, and ``partitioner`` describes its own.
+    """
+    ends = log.ended_jobs(view)
     number, outputs = (
         to_numpy(ends.column(name).combine_chunks()) for name in ("number", "num_outputs")
     )
     chosen = {*number[(num_among(ends, now) < outputs) | (outputs == 0)].tolist()}
     # What ended in these may be forgotten by the base already.
     chosen.update(*map(numbers_of, log.segments_before(view)))
-    past = [*_entries_of_versions(log, view, view.oldest, view.newest)]
+    past: list[tuple[LogEntry | None, MapOutputs]] = [
+        *_entries_of_versions(log, view, view.oldest, view.newest)
+    ]
     kept = sorted(number for number in chosen if number >= view.state.blank)
     past += [(entry, entry.map_outputs) for entry in _records_left(log.apart(), kept)]
     if view.state.base:  # of entries that are gone, it alone has what they added
         base = log.base(view.state.base)
         past.append((base, base.map_outputs))
+    return lost_among(past, now, partitioner)
+
+
+def lost_among(
+    past: Sequence[tuple[LogEntry | None, MapOutputs]],
+    now: MapOutputs,
+    partitioner: Mapping[str, Any],
+) -> LostBounds:
+    """Return what map outputs and shapes of the past have of what a version has not."""
     known = now.bounds()
     lost: dict[str, list[pa.Array]] = defaultdict(list)
     for bounds in (named.without(now.keys).bounds() for _, named in past):
@@ -115,10 +131,12 @@ def lost_bounds(log: LogReader, view: LogView, version: Snapshot) -> LostBounds:
             is_known = pc.is_in(values, known.get(name, values.slice(0, 0)))
             lost[name].append(values.filter(pc.invert(is_known)))
     joined = {name: pa.concat_arrays(parts).unique() for name, parts in sorted(lost.items())}
-    shapes = [shape for entry, _ in past for shape in (entry.state.shape, entry.pending_shape)]
+    shapes = [
+        shape for entry, _ in past if entry for shape in (entry.state.shape, entry.pending_shape)
+    ]
     others: list[Mapping[str, Any]] = []
     for shape in shapes:
-        if shape and shape.partitioner not in (version.newest.partitioner, *others):
+        if shape and shape.partitioner not in (partitioner, *others):
             others.append(shape.partitioner)
     return LostBounds({name: values for name, values in joined.items() if len(values)}, others)
 

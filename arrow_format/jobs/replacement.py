@@ -111,13 +111,15 @@ def replace_outputs(
     options: WriteOptions,
     write: Callable[[ShuffleJob], tuple[list[Replacement], Totals]],
     expected_version: int | None,
+    complete: Callable[[LogEntry, LogView, Snapshot], LogEntry] | None = None,
 ) -> tuple[Snapshot, Snapshot]:
     """Write map outputs, and publish them in the place of others, as a version.
 
     ``write`` returns them, and the rows and bytes per subpartition that the new files have more
     than those they replace. What another writer appended meanwhile is part of the new version,
     behind the rest. ``expected_version`` is the version after which no other writer may have
-    changed rows, if any. Returns the version that was replaced, and the new one.
+    changed rows, if any. ``complete`` adds to the entry what is known once the version is that it
+    replaces. Returns the version that was replaced, and the new one.
 
     On any failure what was written is removed. Raises CommitConflictError where an input is not
     part of the newest version any more, or rows were changed after the expected version;
@@ -129,7 +131,9 @@ def replace_outputs(
     try:
         job.make_directories()
         replacements, added = write(job)
-        replaced, committed = _commit(operation, job, replacements, added, expected_version)
+        replaced, committed = _commit(
+            operation, job, replacements, added, expected_version, complete
+        )
     except BaseException as error:
         abort_after(job, error)
         raise
@@ -145,6 +149,7 @@ def _commit(
     replacements: Sequence[Replacement],
     added: Totals,
     expected_version: int | None,
+    complete: Callable[[LogEntry, LogView, Snapshot], LogEntry] | None,
 ) -> tuple[Snapshot, Snapshot]:
     log = CommitLog(job.storage)
     replaced: Snapshot | None = None
@@ -156,7 +161,7 @@ def _commit(
         nonlocal replaced
         replaced = log.snapshot_of(view)
         check_needs(operation, log, view, claims, replaced.map_outputs if replaced else None)
-        return draft(
+        entry = draft(
             view,
             operation,
             job_id=job.job_id,
@@ -164,9 +169,11 @@ def _commit(
             removed=inputs.keys,
             totals=added,
         )
+        assert replaced is not None  # else the above has raised
+        return entry if complete is None else complete(entry, view, replaced)
 
     entry = append_entry(job, log, decide)
     assert entry is not None  # since decide returns an entry, or raises
-    assert replaced is not None
+    assert replaced is not None  # and has run before
     # Not read from the log, which may have been removed since.
     return replaced, Snapshot.of(entry, compose([replaced.whole, entry.delta]))

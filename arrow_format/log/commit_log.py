@@ -341,7 +341,7 @@ class CommitLog(LogReader):
     def put_removed(self, segment: int) -> None:
         """Put what remains of a segment, whose entries may be removed after that."""
         commit_ids: list[str] = []
-        jobs = []
+        jobs, receipts = [], {}
         numbers = numbers_of(segment)
         try:
             for start in range(0, len(numbers), _READ_TOGETHER):
@@ -350,13 +350,15 @@ class CommitLog(LogReader):
                 for entry in reader.records(read, blank=True).values():
                     commit_ids.append(entry.commit_id)
                     jobs.append(jobs_of(entry))
+                    if entry.receipt is not None:
+                        receipts[entry.version] = entry.receipt
         except ObjectNotFoundError:
             if self.is_removed(segment):
                 return  # another collection did the same, and has gone on
             raise
         with contextlib.suppress(ObjectExistsError):  # another collection did the same
             path = expired_path(segment)
-            data = encode_removed(commit_ids, jobs)
+            data = encode_removed(commit_ids, jobs, receipts)
             readable(data, decode_removed, f"{self.root}/{path}")
             self._storage.put_if_absent(path, data, sync=True)
 
@@ -366,6 +368,7 @@ class EntryFields(TypedDict, total=False):
 
     job_id: str
     transaction: Transaction | None
+    receipt: dict[str, Any]
     gives_up: tuple[str, ...]
     failed: bool
     map_outputs: MapOutputs

@@ -108,6 +108,8 @@ class LogEntry(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The job that it commits, if any."""
     transaction: Transaction | None = None
     """The transaction that the commit belongs to, if any."""
+    receipt: dict[str, Any] | None = None
+    """Of a deletion that is a transaction, what it returned: who repeats it gets it again."""
     gives_up: tuple[Name, ...] = ()
     """Jobs that are not committed before it, and cannot be after it."""
     failed: bool = False
@@ -288,7 +290,7 @@ def with_range(
 ) -> LogEntry:
     """Return an entry with what all numbers after another do, by default all numbers."""
     span = Range(after, parent, delta.clears, delta.released, delta.loses_totals)
-    return replace(entry, range=span, content=delta)
+    return replace(entry, range=span, content=delta, receipt=None)
 
 
 def encode_entry(entry: LogEntry) -> bytes:
@@ -404,6 +406,12 @@ def _problems(entry: LogEntry, sections: Mapping[str, bytes]) -> Iterator[str]:
     yield from problems_of_state(state, number)
     if (entry.parent is None) != (number == 1):
         yield f"number {number} must name the commit before it, unless it is the first"
+    if entry.receipt is not None and (
+        entry.transaction is None
+        or entry.range is not None
+        or entry.operation not in ("delete", ERASE, BLANK)
+    ):
+        yield f"number {number} ({entry.operation}) has a receipt, and deletes in no transaction"
     if entry.operation == BLANK:
         if sections or entry.range is not None or entry.pending_shape or state != LogState():
             yield "a blank entry has what it may not have"

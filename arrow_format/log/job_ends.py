@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -119,8 +120,9 @@ def decode_jobs(data: bytes, after: int, last: int) -> pa.Table:
     return jobs
 
 
-class _Removed(Struct):
+class _Removed(Struct, omit_defaults=True):
     commit_ids: tuple[Name, ...]
+    receipts: Mapping[Natural, dict[str, Any]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +133,21 @@ class RemovedSegment:
     """Of its entries: a writer whose own is not among them put it after the removal."""
     jobs: pa.Table
     """How each job ended that ended in it."""
+    receipts: Mapping[int, Mapping[str, Any]]
+    """Of deletions that are transactions, by the number of their entries."""
 
 
-def encode_removed(commit_ids: Sequence[str], jobs: Sequence[pa.Table]) -> bytes:
-    """Encode what remains of the entries of a segment, with the jobs that each ended."""
-    return to_frame(_Removed(tuple(commit_ids)), {"jobs": encode_table(join_jobs(jobs))})
+def encode_removed(
+    commit_ids: Sequence[str],
+    jobs: Sequence[pa.Table],
+    receipts: Mapping[int, dict[str, Any]] | None = None,
+) -> bytes:
+    """Encode what remains of the entries of a segment, with the jobs that each ended.
+
+    ``receipts`` are of deletions that are transactions, by the number of their entries.
+    """
+    value = _Removed(tuple(commit_ids), receipts or {})
+    return to_frame(value, {"jobs": encode_table(join_jobs(jobs))})
 
 
 def decode_removed(data: bytes) -> RemovedSegment:
@@ -143,4 +155,4 @@ def decode_removed(data: bytes) -> RemovedSegment:
     value, sections = from_frame(data, _Removed)
     with corrupt_if_malformed("list of removed entries"):
         jobs = decode_jobs(sections["jobs"], 0, MAX_INTEGER)
-    return RemovedSegment(frozenset(value.commit_ids), jobs)
+    return RemovedSegment(frozenset(value.commit_ids), jobs, value.receipts)

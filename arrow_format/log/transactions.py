@@ -8,7 +8,7 @@ checkpoints, and in the lists of removed segments, which outlive everything.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from arrow_format.errors import CommitConflictError, CorruptShuffleError
 from arrow_format.log.delta import made
@@ -17,7 +17,7 @@ from arrow_format.log.job_ends import end_of_transaction
 from arrow_format.log.names import expired_path, segment_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import pyarrow as pa
 
@@ -37,20 +37,40 @@ class CommittedTransaction:
     num_outputs: int
     entry: LogEntry | None
     """None where its segment was removed, long after its version expired."""
+    receipt: Mapping[str, Any] | None
+    """Of a deletion, what was returned."""
 
 
-def find_transaction(log: LogReader, transaction: Transaction) -> CommittedTransaction | None:
+def find_transaction(
+    log: LogReader, transaction: Transaction, *, deletes: bool = False
+) -> CommittedTransaction | None:
     """Return what the log has of a transaction, by a read of its own; see :func:`committed_by`."""
-    return log.read(lambda view: committed_by(log, view, transaction))
+    return log.read(lambda view: committed_by(log, view, transaction, deletes=deletes))
 
 
 def committed_by(
-    log: LogReader, view: LogView, transaction: Transaction
+    log: LogReader, view: LogView, transaction: Transaction, *, deletes: bool = False
 ) -> CommittedTransaction | None:
     """Return what the log has of a transaction; None if it may be committed.
 
-    Raises CommitConflictError where a larger number of its application is committed, and it is not.
+    Raises CommitConflictError where a larger number of its application is committed, and it is not;
+    and where it is a deletion and the caller writes, or ``deletes`` and it is none.
     """
+    found = _committed_by(log, view, transaction)
+    if found is not None and (found.receipt is not None) != deletes:
+        did, does = ("written", "deletes") if deletes else ("deleted", "writes")
+        msg = (
+            f"{log.root}: as number {transaction.number} of application "
+            f"{transaction.application_id!r} rows were {did} (entry {found.version} of the log); "
+            f"nothing was changed. Give what {does} rows a number or an application of its own"
+        )
+        raise CommitConflictError(msg)
+    return found
+
+
+def _committed_by(
+    log: LogReader, view: LogView, transaction: Transaction
+) -> CommittedTransaction | None:
     application, number = transaction.application_id, transaction.number
     last = log.last_commit(view, application)
     if last is None or last.number < number:
@@ -80,13 +100,14 @@ def _at(
         entry = log.named(number)
         kept = None if entry.operation == BLANK else entry
         return CommittedTransaction(
-            number, entry.num_rows, entry.num_bytes, entry.num_outputs, kept
+            number, entry.num_rows, entry.num_bytes, entry.num_outputs, kept, entry.receipt
         )
     end = end_of_transaction(removed.jobs, transaction.application_id, transaction.number)
     if end is None:
         msg = f"{log.root}/{expired_path(segment)}: lacks the transaction of number {number}"
         raise CorruptShuffleError(msg)
-    return CommittedTransaction(number, end["num_rows"], end["num_bytes"], end["num_outputs"], None)
+    sums = end["num_rows"], end["num_bytes"], end["num_outputs"]
+    return CommittedTransaction(number, *sums, None, removed.receipts.get(number))
 
 
 def _all_ends(log: LogReader, view: LogView) -> Iterator[pa.Table]:

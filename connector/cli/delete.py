@@ -37,6 +37,13 @@ def delete(
         int | None,
         typer.Option(help="Delete only if no rows were added or taken away after this version."),
     ] = None,
+    transaction: Annotated[
+        tuple[str, int] | None,
+        typer.Option(
+            metavar="APPLICATION NUMBER",
+            help="Delete once, however often it is repeated: an application's numbers ascend.",
+        ),
+    ] = None,
     check: Annotated[
         Path | None,
         typer.Option(
@@ -72,7 +79,13 @@ def delete(
         )
         raise OptionError(msg)
     with progress(f"Deleting from {shuffle.path}", None) as advance:
-        receipt = delete_rows(path, table, expected_version=expected_version, on_bytes=advance)
+        receipt = delete_rows(
+            path,
+            table,
+            expected_version=expected_version,
+            transaction=transaction,
+            on_bytes=advance,
+        )
     show_result(json.loads(receipt.to_json()) if as_json else str(receipt).splitlines())
 
 

@@ -42,6 +42,7 @@ from arrow_format import (
 )
 from arrow_format.arrays.stored_types import data_schema, normalise
 from arrow_format.jobs.commit import commit_job
+from arrow_format.jobs.delete_rows import delete_rows
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.retention import release_consumed
 from arrow_format.log.commit_log import CommitLog, draft
@@ -384,13 +385,20 @@ def collected() -> None:
 
 
 def transactions() -> None:
-    """Batches 0 and 1 of a query with a checkpoint of both, a plain append, batch 2."""
+    """Batches 0 and 1 of a query with a checkpoint of both, a plain append, batch 2, a deletion."""
     golden = Golden("transactions", 3, HashPartitioner("id"))
     golden.commit("errorifexists", [flights(0, 20)], Transaction("a-query", 0))
     golden.commit("append", [flights(20, 20)], Transaction("a-query", 1))
     checkpoint(golden, 2)
     golden.commit("append", [flights(40, 5)])
     golden.commit("append", [flights(45, 20)], Transaction("a-query", 2))
+    path, options = str(golden.directory / "shuffle"), golden.options
+    keys = {"id": flights(50, 1)["id"].to_pylist()}
+    delete_rows(path, keys, transaction=("forget", 1), options=options)
+    golden.rows = [row for row in golden.rows if row["id"].to_pylist() != keys["id"]]
+    golden.expect(5, [flights(0, 0)])
+    golden.commit("append", [flights(50, 1)])
+    delete_rows(path, {"id": [-1]}, transaction=("forget", 2), options=options)
 
 
 def checkpoint(golden: Golden, number: int) -> None:

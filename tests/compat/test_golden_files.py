@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from arrow_format import open_shuffle, relocate_shuffle
+from arrow_format import DeletionReceipt, open_shuffle, relocate_shuffle
 from arrow_format.errors import CorruptShuffleError, ResultReleasedError, ShuffleNotFoundError
 from arrow_format.format.statistics import UNKNOWN
 from arrow_format.log.commit_log import CommitLog
@@ -196,6 +196,12 @@ def test_what_applications_committed_is_known():
     versions = [find_transaction(log, Transaction("a-query", n)).version for n in range(3)]
     assert versions == [1, 2, 4]
     assert find_transaction(log, Transaction("a-query", 3)) is None
+    counts = []
+    for number in (1, 2):
+        found = find_transaction(log, Transaction("forget", number), deletes=True)
+        receipt = DeletionReceipt.from_log(found.receipt, str(path))
+        counts.append((found.version, receipt.num_keys, receipt.num_rows, receipt.num_files))
+    assert counts == [(5, 1, 1, 1), (7, 1, 0, 0)]
 
 
 def test_what_was_consumed_released_and_flushed_is_known():

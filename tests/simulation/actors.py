@@ -233,7 +233,12 @@ def rollback(op: str, version: int) -> Callable[[Storage], None]:
 
 
 def delete(
-    op: str, keys: Sequence[int], *, erases: bool = False, layout: Layout = NARROW
+    op: str,
+    keys: Sequence[int],
+    *,
+    erases: bool = False,
+    layout: Layout = NARROW,
+    transaction: tuple[str, int] | None = None,
 ) -> Callable[[Storage], None]:
     """Return a deletion of the rows with some values.
 
@@ -244,7 +249,9 @@ def delete(
         receipts: list[DeletionReceipt] = []
 
         def run() -> int | None:
-            done = delete_rows(storage, layout.keys(keys), options=layout.options)
+            done = delete_rows(
+                storage, layout.keys(keys), options=layout.options, transaction=transaction
+            )
             receipts.append(done)
             note("deletes", op, done.searched_version, done.unsearched_version, done.to_json())
             return done.version if done.num_rows else None

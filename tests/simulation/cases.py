@@ -130,6 +130,14 @@ def _(stage: Stage) -> dict[str, Act]:
     }
 
 
+@scenario("one deletion that is repeated", must_succeed=frozenset({"delete"}))
+def _(stage: Stage) -> dict[str, Act]:
+    """The row comes back before the repetition, which must not delete it."""
+    stage.rows(1, SECRET)
+    delete = actors.delete("delete", [SECRET], transaction=("app", 1))
+    return {"D": delete, "E": actors.in_turn(actors.write("append", [SECRET]), delete)}
+
+
 @scenario("two consumers", ephemeral=True)
 def _(stage: Stage) -> dict[str, Act]:
     stage.rows(1, 2, result_type="PIPELINED")

@@ -301,6 +301,9 @@ class Oracle:
         known: dict[int, str] = {}
         for event in events:
             if event[0] == "is":
+                for version, op in known.items():
+                    if op == event[1] and version != event[2]:
+                        raise Wrong(f"{op} is both version {version} and {event[2]}")
                 if known.get(event[2], event[1]) != event[1]:
                     raise Wrong(f"{event[1]} and {known[event[2]]} both are version {event[2]}")
                 known[event[2]] = event[1]

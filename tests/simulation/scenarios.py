@@ -137,6 +137,7 @@ def _with_faults(scenarios: dict[str, Scenario]) -> dict[str, Scenario]:
         "abort and commit of a job",
         "one job in two processes",
         "one transaction in two jobs",
+        "one deletion that is repeated",
         "two consumers",
         "consumer and append",
         "release by name and append",

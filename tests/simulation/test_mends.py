@@ -119,6 +119,8 @@ MENDS = [
     ("a commit sees an abort", NO_END, "abort and commit of a job"),
     ("a transaction is committed once",
      _instead(LogReader, "last_commit", None), "one transaction in two jobs"),
+    ("a deletion that is a transaction is committed once",
+     _instead(LogReader, "last_commit", None), "one deletion that is repeated"),
     ("an expected version is the newest",
      _instead(conflicts, "check_expected", None), "two writers of one expected version"),
     ("a merge replaces what is there", NO_INPUTS, "overwrite+merge"),

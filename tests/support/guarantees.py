@@ -195,6 +195,10 @@ GUARANTEES: dict[str, dict[str, str]] = {
             "which step of another's commit; a number that was overtaken, and is not in the log, "
             "is an error"
         ),
+        "deletion transactions": (
+            "A deletion that is a transaction deletes once, whichever process repeats it: each "
+            "gets the receipt of the first, for ever, also where it found nothing"
+        ),
         "remembered transactions": (
             "A committed transaction is never forgotten, neither behind checkpoints nor when its "
             "version has expired"

@@ -1,6 +1,7 @@
 """``arrow-shuffle delete``: rows of keys that are given as texts or in files, and the check."""
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 
 import pyarrow as pa
@@ -114,6 +115,17 @@ def test_a_shuffle_whose_keys_do_not_decide(path, capsys):
     )
     assert main(["delete", str(path / "x"), "--key", "p=1", "--yes"]) == 2
     assert "no key says where its rows are" in capsys.readouterr().err
+
+
+def test_a_deletion_that_is_repeated(path, capsys):
+    one = str(path / "one")
+    printed = []
+    for customer in ("17", "18"):
+        once = ["--transaction", "forget", "7", "--yes", "--json"]
+        assert main(["delete", one, "--key", f"customer={customer}", *once]) == 0
+        printed.append(DeletionReceipt.from_json(capsys.readouterr().out))
+    assert printed[1] == replace(printed[0], is_repetition=True)
+    assert customers(one) == [18, 19]
 
 
 def test_an_expected_version(path, capsys):
