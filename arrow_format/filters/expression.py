@@ -7,6 +7,7 @@ binaries compare by unsigned bytes.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -251,9 +252,24 @@ def _is_in(expression: IsIn, word: str, most_values: int | None) -> str:
     count = len(expression.values)
     shown = count if most_values is None or count <= most_values else most_values
     texts = [value_as_sql(expression.values[i]) for i in range(shown)]
+    if pt.is_floating(expression.values.type):
+        texts = _of_one_kind(texts)
     if shown < count:
         texts.append(f"... {count - shown:,} more")
     return f"{_inside(expression.operand, most_values)} {word} ({', '.join(texts)})"
+
+
+def _of_one_kind(numbers: list[str]) -> list[str]:
+    """Return numbers as doubles unless all are decimals: ``1.5`` is one in SQL, ``1e300`` is not.
+
+    A list of both is not what each of them is by itself, see ``from_sql``.
+    """
+    if all(_DECIMAL.fullmatch(text) or text == "NULL" for text in numbers):
+        return numbers
+    return [f"{text}D" if _DECIMAL.fullmatch(text) else text for text in numbers]
+
+
+_DECIMAL = re.compile(r"-?\d+\.\d+")
 
 
 def _quoted(name: str) -> str:

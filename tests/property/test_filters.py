@@ -5,13 +5,11 @@ import pickle
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from arrow_format import HashPartitioner, RangePartitioner
-from arrow_format.filters.expression import (
-    as_sql,
-)
+from arrow_format.filters.expression import Column, IsIn, as_sql
 from arrow_format.filters.filter import bind_filter
 from arrow_format.filters.spark_rules import SparkSettings
 from arrow_format.keys.partitioner import ColumnPartitioner
@@ -72,6 +70,8 @@ def test_rows_that_pass_are_in_the_subpartitions(rows, condition, num_subpartiti
 
 
 @given(rows, conditions)
+@example(rows=[], condition=IsIn(Column("f"), pa.array([-0.0, np.nan], pa.float32())))
+@example(rows=[], condition=IsIn(Column("x"), pa.array([None, 1.5, 1e300], pa.float64())))
 def test_the_text_of_a_filter_binds_to_the_same(rows, condition):
     table = table_of(rows)
     bound = bind_filter(condition, SCHEMA)
