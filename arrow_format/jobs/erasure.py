@@ -252,7 +252,9 @@ def _has_bounds(log: LogReader, view: LogView, version: int) -> bool:
     if first < view.state.blank or newest is None:
         return True  # a late checkpoint
     entries = [log.version_at(view, tag.version).newest for tag in view.state.tags.values()]
-    oldest = log.named(first).state.shape  # None of one that a collection which died made blank
+    # In a segment that is being removed, perhaps. One that a collection which died made blank has
+    # no shape.
+    oldest = log.apart().named(first).state.shape
     if oldest is None or oldest.shuffle_id != newest.shuffle_id:
         return True  # in between there may be any
     shapes = [newest, *(entry.shape for entry in entries)]

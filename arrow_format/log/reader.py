@@ -551,12 +551,17 @@ class LogReader:
             entries = sorted(entries_in(names))
             numbers = [number for number in entries if number >= view.state.blank]
             blank = entries[: len(entries) - len(numbers)]
-            looked_at = {*blank[:1], *blank[-1:]}
-            numbers += [number for number in looked_at if self.named(number).operation != BLANK]
+            numbers += [number for number in {*blank[:1], *blank[-1:]} if self._says_more(number)]
             numbers += [*checkpoints_in(names), *bases_in(names)]
             if numbers:
                 return min(numbers)
         return view.newest
+
+    def _says_more(self, number: int) -> bool:
+        """Whether an entry is there, be it in a segment that is being removed, and not blank."""
+        with contextlib.suppress(ObjectNotFoundError):
+            return self.apart().named(number).operation != BLANK
+        return False
 
     def has_leftovers(self, view: LogView) -> bool:
         """Whether there are files of tags that were removed, or that a repair moved aside."""

@@ -30,6 +30,7 @@ from arrow_format import (
     write_shuffle,
 )
 from arrow_format.jobs import delete_rows as deletion
+from arrow_format.jobs import garbage
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.target import open_target
@@ -37,7 +38,7 @@ from arrow_format.keys.partitioner import partitioner_from_description
 from arrow_format.log.changes import has_commit
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.entry import decode_entry
-from arrow_format.log.names import entry_path
+from arrow_format.log.names import entry_path, expired_path
 from arrow_format.model import Transaction
 from arrow_format.storage.open import open_storage
 from tests.support.guarantees import guarantee
@@ -48,7 +49,7 @@ from tests.support.interrupted_storage import (
     instead_of_first_entry,
 )
 from tests.support.recording_storage import RecordingStorage
-from tests.support.small_log import small_segments
+from tests.support.small_log import SEGMENT, small_segments
 
 PLAIN = WriteOptions(sync=False, codec="none", statistics=())
 ALL = MergePolicy(rewrite="always")
@@ -712,3 +713,23 @@ def test_a_copy_of_the_log_over_a_compacted_one_opens_the_receipt_again(tmp_path
 
 def entry_file(number):
     return entry_path(number).removeprefix("commit_log/")
+
+
+@guarantee("erased bounds")
+@pytest.mark.usefixtures("small_log")
+@pytest.mark.parametrize("blank", ["all before", "some before"])
+def test_a_segment_that_is_being_removed_is_compacted_and_asked_about(tmp_path, monkeypatch, blank):
+    """For some minutes after its list was put, all of its entries are there."""
+    monkeypatch.setattr(garbage, "REMOVAL_DELAY_MS", 600_000)
+    path = str(tmp_path / "x")
+    write(path, ["SECRETKEY", "b"], partitioner=RangePartitioner("k", bounds=["SECRETKEY"]), n=2)
+    receipt = delete_rows(path, {"k": ["SECRETKEY"]}, options=PLAIN)
+    write(path, ["d", "e"], mode="overwrite", partitioner=RangePartitioner("k", bounds=["d"]), n=2)
+    collect(path, compact_log=True)
+    for value in range(2 * SEGMENT):
+        write(path, [f"x{value}"], partitioner=RangePartitioner("k", bounds=["d"]), n=2)
+    for _ in range(2):
+        collect(path, compact_log=blank == "all before")
+        assert (tmp_path / "x" / expired_path(0)).exists()
+        assert (tmp_path / "x" / entry_path(1)).exists()
+        assert erasure_status(path, receipt).is_gone
