@@ -7,7 +7,7 @@ import re
 import time
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from arrow_format import (
     MergePolicy,
@@ -20,6 +20,7 @@ from arrow_format import (
     open_shuffle,
     open_shuffle_changes,
     release_shuffle,
+    relocate_shuffle,
     repair_shuffle,
     rollback_shuffle,
     tag_shuffle,
@@ -223,11 +224,17 @@ def merge(
     return act
 
 
-def rollback(op: str, version: int) -> Callable[[Storage], None]:
-    """Return a rollback to a version."""
+def rollback(op: str, version: int, *, undoes: bool = False) -> Callable[[Storage], None]:
+    """Return a rollback to a version; where it ``undoes`` deletions, their rows come back."""
 
     def act(storage: Storage) -> None:
-        commits(op, "rollback", (version,), lambda: rollback_shuffle(storage, version).version)
+        if undoes:
+            note("undoes", op, version)
+
+        def run() -> int:
+            return rollback_shuffle(storage, version, undo_deletions=undoes).version
+
+        commits(op, "rollback", (version,), run)
 
     return act
 
@@ -439,17 +446,35 @@ def flush(op: str, rows: Sequence[int]) -> Callable[[Storage], None]:
     return act
 
 
-def at(directory: str, act: Callable[[Storage], None]) -> Callable[[Storage], None]:
-    """Return what does something with another shuffle, at an absolute path."""
+def at(
+    directory: str, act: Callable[[Storage], Any], *, is_another: bool = True
+) -> Callable[[Storage], Any]:
+    """Return what does something with another shuffle, at an absolute path.
 
-    def elsewhere(_: Storage) -> None:
+    Or with the one that the oracle judges, which is still to be moved from there to its place.
+    """
+
+    def elsewhere(_: Storage) -> Any:
         process = this()
         assert process is not None
-        process.is_elsewhere = True
-        act(open_directory(directory))
+        process.is_elsewhere = is_another
+        result = act(open_directory(directory))
         process.is_elsewhere = False
+        return result
 
     return elsewhere
+
+
+def relocate(became: Literal["moved", "copied"]) -> Callable[[Storage], None]:
+    """Return what says that a shuffle was moved, or is a copy."""
+
+    def act(storage: Storage) -> None:
+        try:
+            relocate_shuffle(storage, became)
+        except ShuffleError as error:
+            note("gives up", error_of(error))
+
+    return act
 
 
 def unmount(directory: str) -> Callable[[Storage], None]:

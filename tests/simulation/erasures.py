@@ -56,6 +56,25 @@ def _(stage: Stage) -> dict[str, Act]:
     }
 
 
+@scenario(
+    "erasure with statistics and segments that are compacted and removed",
+    logs_values=True,
+    sizes=(4, 2),
+)
+def _(stage: Stage) -> dict[str, Act]:
+    """Entries that are blank stay for some minutes after the list of their segment is put."""
+    stage.layout = WIDE
+    stage.rows(1, SECRET, 3)
+    asks = actors.ask(stage.deletion([SECRET]), [SECRET])
+    compacts = actors.collect(compact_log=True)
+    stage.run(compacts)
+    stage.rows(4, 5)
+    return {
+        "G": actors.in_turn(compacts, asks, compacts, asks),
+        "A": actors.write("append", [6], layout=WIDE),
+    }
+
+
 def _undone(stage: Stage, *between: Act) -> Act:
     """Return a deletion, a rollback to before it, a merge, and a collection."""
     return actors.in_turn(
@@ -87,6 +106,38 @@ def _(stage: Stage) -> dict[str, Act]:
     return {
         "E": _undone(stage, actors.collect()),
         "U": actors.in_turn(actors.untag("keep"), actors.collect()),
+    }
+
+
+@scenario("erasure and rollback that undoes it")
+def _(stage: Stage) -> dict[str, Act]:
+    """The receipt of the deletion that is undone is never gone; that of the next one may be."""
+    stage.rows(1, SECRET)
+    before = stage.before_newest + 1
+    stage.rows(3)
+    return {
+        "E": actors.delete("erase", [SECRET], erases=True),
+        "U": actors.in_turn(
+            actors.rollback("undo", before, undoes=True),
+            actors.delete("again", [SECRET], erases=True),
+        ),
+    }
+
+
+@scenario("erasure that is undone and collections that compact the log", logs_values=True)
+def _(stage: Stage) -> dict[str, Act]:
+    """What is remembered of the rollback outlives all that it was made of."""
+    stage.layout = WIDE
+    stage.rows(1, SECRET, 3)
+    asks = actors.ask(stage.deletion([SECRET]), [SECRET])
+    before = stage.before_newest
+    compacts = actors.collect(compact_log=True)
+    return {
+        "U": actors.in_turn(
+            actors.rollback("undo", before, undoes=True),
+            actors.merge("merge", layout=WIDE),
+        ),
+        "G": actors.in_turn(compacts, asks, compacts, asks),
     }
 
 

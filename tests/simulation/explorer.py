@@ -391,7 +391,7 @@ def _is_shared(state: State, actor: int) -> bool:
     return call is not None and call[0] != "temp" and bool(_SHARED.match(str(call[1])))
 
 
-_SHARED = re.compile(r"commit_log|consumers|$")
+_SHARED = re.compile(r"(/\w+/)?(commit_log|consumers)|/disk|$")
 
 
 def _yields(state: State, actor: int) -> bool:

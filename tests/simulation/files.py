@@ -232,6 +232,12 @@ def _copy(files: Files, call: Call, now_ms: int, has_directories: bool) -> _Resu
     return files.changed(copied), OK, None
 
 
+def _rename(files: Files, call: Call, now_ms: int, has_directories: bool) -> _Result:
+    """``rename path to``: move a directory with all in it; "" is the shuffle."""
+    gone: dict[str, Entry | None] = {path: None for path, _ in _below(files, call[1])}
+    return files.changed({**gone, **dict(_moved(files, call[1], call[2]))}), OK, None
+
+
 def _unmount(files: Files, call: Call, now_ms: int, has_directories: bool) -> _Result:
     """``unmount path``: what is below the mount point is seen no more; that stays, and is empty."""
     path = call[1]
@@ -262,7 +268,7 @@ def _below(files: Files, path: str) -> list[tuple[str, Entry]]:
 
 def _moved(files: Files, path: str, to: str) -> list[tuple[str, Entry]]:
     below = ((each[len(path) :].strip("/"), entry) for each, entry in _below(files, path))
-    return [(f"{to}/{rest}" if rest else to, entry) for rest, entry in below]
+    return [("/".join(part for part in (to, rest) if part), entry) for rest, entry in below]
 
 
 def has_unmounted(files: Files) -> bool:
@@ -296,6 +302,7 @@ _HANDLERS = {
     "delete_all": _delete_all,
     "prune": _prune,
     "copy": _copy,
+    "rename": _rename,
     "unmount": _unmount,
     "mount": _mount,
     "sleep": _sleep,

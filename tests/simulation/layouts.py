@@ -23,6 +23,9 @@ DISK = "/disk"
 COPY = "/copy"
 """Where a copy of the shuffle is."""
 
+ORIGINAL = "/original"
+"""Where the shuffle is of which the one that is judged is a copy, or where that was before."""
+
 _NUMBER = pa.field("v", pa.int64())
 _COLUMNS = {
     "v": lambda rows: pa.array(rows, pa.int64()),

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from arrow_format.log.names import MAP_OUTPUT_DIRECTORY
+from arrow_format.storage.local_dirs import root_path
 from tests.simulation.explorer import Wrong
+from tests.simulation.layouts import DISK
 from tests.simulation.traces import files_with
 
 if TYPE_CHECKING:
@@ -25,6 +28,8 @@ class Deletion(NamedTuple):
     """A version up to which there are rows that were not searched; 0: none."""
     searched: int
     """The version that was searched."""
+    is_undone: bool
+    """Whether a rollback of the schedule may have brought its rows back."""
 
 
 class Left(NamedTuple):
@@ -83,10 +88,32 @@ def rows_added(contents: dict[int, set[Rows]], after: int, version: int) -> set[
     return {added for _, added in paths}
 
 
-def check_gone(rows: Rows, files: Files) -> None:
-    """Check that no file has a trace of deleted rows; these must be nowhere by chance."""
+def check_gone(rows: Rows, files: Files, anothers: tuple[str, ...] = ()) -> None:
+    """Check that no file has a trace of deleted rows; these must be nowhere by chance.
+
+    Those of another shuffle may have: they begin with some paths.
+    """
     for path, row in files_with(files, rows):
-        raise Wrong(f"row {row} was said to be gone, and {path} has it")
+        if not path.startswith(anothers):
+            raise Wrong(f"row {row} was said to be gone, and {path} has it")
+
+
+def roots_of_another(files: Files, first: Files, another: str) -> tuple[str, ...]:
+    """Return where files of another shuffle are: its own, and the local roots of its jobs.
+
+    It is a copy, or the original: what was there ``first`` belongs to both as far as one can see.
+    """
+    if not another:
+        return ()
+    ours, theirs = _jobs_in(first, ""), _jobs_in(files, f"{another}/")
+    return (f"{another}/", *(root_path(DISK, job_id) for job_id in sorted(theirs - ours)))
+
+
+def _jobs_in(files: Files, prefix: str) -> set[str]:
+    above = f"{prefix}{MAP_OUTPUT_DIRECTORY}/"
+    return {
+        path[len(above) :].partition("/")[0] for path in files.entries if path.startswith(above)
+    }
 
 
 def check_repaired(

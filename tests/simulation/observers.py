@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from arrow_format import (
     DeletionReceipt,
@@ -11,9 +12,10 @@ from arrow_format import (
     erasure_status,
     flush_pending,
     open_shuffle,
+    relocate_shuffle,
     repair_shuffle,
 )
-from arrow_format.errors import ShuffleNotFoundError
+from arrow_format.errors import OptionError, ShuffleError, ShuffleNotFoundError
 from arrow_format.log.names import (
     IDENTITY_DIRECTORY,
     MAP_OUTPUT_DIRECTORY,
@@ -29,7 +31,8 @@ from arrow_format.log.names import (
 from arrow_format.log.reader import LogReader, LogView
 from arrow_format.storage.local_dirs import ROOT_LIST_NAME
 from arrow_format.storage.root_owner import DIRECTORY_ID_NAME, MARKER_NAME
-from tests.simulation.layouts import DISK
+from tests.simulation.layouts import COPY, DISK
+from tests.simulation.storage import open_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -140,6 +143,44 @@ def collect(storage: Storage) -> None:
         collect_garbage(storage, retention=timedelta(0))
     except ShuffleNotFoundError:
         return
+
+
+def relocate(became: Literal["moved", "copied"]) -> Callable[[Storage], None]:
+    """Return what says what became of a shuffle, unless that was settled."""
+
+    def act(storage: Storage) -> None:
+        with contextlib.suppress(OptionError):
+            relocate_shuffle(storage, became)
+
+    return act
+
+
+def settle(another: str) -> Callable[[Storage], tuple[frozenset[str] | None, Rows]]:
+    """Return what collects another shuffle, and reads what it names outside of it, and its rows.
+
+    A copy can be read only as long as the original keeps its files: else what it names is None.
+    """
+
+    def act(_: Storage) -> tuple[frozenset[str] | None, Rows]:
+        storage = open_directory(another)
+        try:
+            if another == COPY:
+                relocate("copied")(storage)
+            for _ in range(2):
+                collect(storage)
+            named, _ = verify(storage)
+            return frozenset(path for path in named if path.startswith("/")), newest_rows(storage)
+        except ShuffleError:
+            if another == COPY:
+                return None, ()
+            raise
+
+    return act
+
+
+def newest_rows(storage: Storage) -> Rows:
+    """Return the rows of the newest version."""
+    return rows_of(open_shuffle(storage))
 
 
 def flush(storage: Storage) -> None:

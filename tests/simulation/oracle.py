@@ -12,6 +12,8 @@ What actors say of themselves (:func:`~tests.simulation.process.note`):
     not known.
 ``deletes op searched unsearched receipt``
     A deletion searched a version; rows that were appended up to another one may have been kept.
+``undoes op version``
+    A rollback to a version is about to bring rows back that were deleted since.
 ``gone rows``
     The bytes of deleted rows are said to be gone.
 ``tags name version`` / ``untags name``
@@ -35,9 +37,10 @@ from collections import Counter
 from itertools import combinations
 from math import inf
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from arrow_format.log.names import DAMAGED_DIRECTORY, entry_path
+from tests.simulation.actors import at
 from tests.simulation.explorer import PAUSE_MS, State, World, Wrong
 from tests.simulation.files import (
     FAILED,
@@ -46,12 +49,13 @@ from tests.simulation.files import (
     carry_out,
     has_unmounted,
 )
-from tests.simulation.layouts import COPY, DISK
+from tests.simulation.layouts import DISK, ORIGINAL
 from tests.simulation.model import (
     Deletion,
     Left,
     check_gone,
     check_repaired,
+    roots_of_another,
     rows_added,
     rows_after,
 )
@@ -63,8 +67,11 @@ from tests.simulation.observers import (
     flush,
     glimpse,
     is_gone,
+    newest_rows,
     observe,
+    relocate,
     repair,
+    settle,
     verify,
 )
 from tests.simulation.programs import Node, Program
@@ -112,6 +119,12 @@ class Oracle:
         there.
     logs_values
         Whether the log has values of rows, so that those that were deleted are not gone for a time.
+    became
+        What is still to be said of the shuffle, and perhaps said by an actor: that it was moved to
+        where it is, or that it is a copy.
+    another
+        Where another shuffle is that names the same local directories: a copy of this one, or the
+        original, which must keep its rows.
     events
         What was said before the schedule.
     """
@@ -133,6 +146,8 @@ class Oracle:
         damaged: int = 0,
         unmounts: bool = False,
         logs_values: bool = False,
+        became: Literal["moved", "copied"] | None = None,
+        another: str = "",
         events: tuple[tuple[Any, ...], ...] = (),
     ) -> None:
         self._world = world
@@ -157,11 +172,18 @@ class Oracle:
         self._verifier = Program("verifier", verify, is_store=store)
         self._flusher = Program("last-flush", flush, is_store=store)
         self._repairer = Program("last-repair", repair, is_store=store)
+        self._relocators = [Program("last-relocation", relocate(became))] if became else []
+        self._another = another
+        self._others = [Program("another", settle(another))] if another else []
         self._erasures: dict[str, Program] = {}
         self._by_time: dict[str, Program] = {}
         self._seen: dict[tuple[str, int, int], Any] = {}
         self._left: dict[tuple[int, int, object], str | None] = {}
         self._first = self.seen(world.files, world.start().now_ms)
+        self._first_of_original: Rows = ()
+        if another == ORIGINAL:
+            reader = Program("original", at(ORIGINAL, newest_rows))
+            self._first_of_original = reader.run_alone(world.files)[1].result
 
     def close(self) -> None:
         """End all threads."""
@@ -171,6 +193,8 @@ class Oracle:
             self._verifier,
             self._flusher,
             self._repairer,
+            *self._relocators,
+            *self._others,
             *self._erasures.values(),
             *self._by_time.values(),
             *self._collectors,
@@ -202,7 +226,7 @@ class Oracle:
                 self._check_error(new)
             for event in new.events[len(old.events) :]:
                 if event[0] == "gone":
-                    check_gone(event[1], after.files)
+                    check_gone(event[1], after.files, self._roots_of_another(after.files))
                 if event[0] == "gets":
                     self._check_alone(event, [node for node in before.nodes if node is not old])
         if before.files is after.files or self._damaged:
@@ -484,6 +508,8 @@ class Oracle:
         files, now_ms = state.files, state.now_ms
         if self._pending:
             files, _ = self._run(self._flusher, files, now_ms)
+        for relocator in self._relocators:
+            files, _ = self._run(relocator, files, now_ms)
         before = self.seen(files, now_ms)
         lost = Counter(expected.pending) - Counter(before.versions.get(before.newest) or ())
         if lost:
@@ -491,6 +517,16 @@ class Oracle:
         for collector in self._collectors:
             files, _ = self._run(collector, files, now_ms)
             now_ms += PAUSE_MS
+        theirs: frozenset[str] = frozenset()
+        anothers = self._roots_of_another(files)
+        for other in self._others:
+            files, node = self._run(other, files, now_ms)
+            named, rows = node.result
+            if named is not None:
+                theirs, anothers = named, anothers[:1]
+            lost = Counter(self._first_of_original) - Counter(rows)
+            if lost:
+                return f"the original has rows {rows}, and had {self._first_of_original}"
         after = self.seen(files, now_ms)
         if not self._ephemeral:
             was, is_now = before.versions.get(before.newest), after.versions.get(after.newest)
@@ -502,12 +538,12 @@ class Oracle:
         problem = self._not_erased(files, now_ms, after, expected)
         if problem:
             return problem
-        return self._left_files(state, files, now_ms)
+        return self._left_files(state, files, now_ms, theirs, anothers)
 
     def _not_erased(self, files: Files, now_ms: int, seen: Seen, expected: Left) -> str | None:
         """Return which deleted row a file still has; its receipt must say the same."""
         rows = {row for rows in seen.versions.values() for row in rows or ()}
-        for receipt, keys, is_only, unsearched, searched in expected.deletions:
+        for receipt, keys, is_only, unsearched, searched, is_undone in expected.deletions:
             if receipt not in self._erasures:
                 name = f"erasure-{len(self._erasures)}"
                 act = is_gone(receipt)
@@ -518,23 +554,35 @@ class Oracle:
             is_kept = bool(rows & set(keys))
             # Nobody has looked whether a tagged version has such rows.
             has_old = any(version < searched for version in expected.tagged)
-            may_last = unsearched or not is_only or self._logs_values or has_old
+            may_last = unsearched or not is_only or self._logs_values or has_old or is_undone
+            # Files that a copy was made with are its original's to remove.
+            may_last = may_last or self._another == ORIGINAL
             if node.result == is_kept and (is_kept or not may_last):
                 return f"rows {keys} were deleted, of {sorted(rows)}; is_gone: {node.result}"
             if node.result:
-                check_gone(keys, files)
+                check_gone(keys, files, self._roots_of_another(files))
         return None
 
-    def _left_files(self, state: State, files: Files, now_ms: int) -> str | None:
-        """Return which files nothing names."""
+    def _roots_of_another(self, files: Files) -> tuple[str, ...]:
+        return roots_of_another(files, self._world.files, self._another)
+
+    def _left_files(
+        self,
+        state: State,
+        files: Files,
+        now_ms: int,
+        theirs: frozenset[str],
+        anothers: tuple[str, ...],
+    ) -> str | None:
+        """Return which files nothing names, here or in another shuffle, whose paths are known."""
         _, node = self._run(self._verifier, files, now_ms)
         named, segments = node.result
         left = [
             path
             for path in files.paths()
-            if path not in named
+            if path not in named | theirs
             and (path.startswith(("map_outputs/", "commit_log/", f"{DISK}/")) or ".tmp-" in path)
-            and not path.startswith(f"{COPY}/")
+            and not path.startswith(anothers)
             and not (".tmp-" in path and path.startswith(segments))
             and not path.startswith(DAMAGED_DIRECTORY)
         ]
@@ -552,9 +600,13 @@ def _deletions(events: list[tuple[Any, ...]]) -> set[Deletion]:
     numbers |= {event[1]: event[3] for event in events if event[0] == "pends"}
     begun = {event[1]: event[2:] for event in events if event[0] == "begins"}
     added = {op: set(rows) for op, (kind, rows) in begun.items() if kind in ("append", "overwrite")}
+    undone = {event[1]: event[2] for event in events if event[0] == "undoes"}
     for event in events:
         if event[0] == "fails":
             added.pop(event[1], None)
+            undone.pop(event[1], None)
+    after = min(undone.values(), default=0)
+    until = max((numbers.get(op, inf) for op in undone), default=0)
     deletions = set()
     for event in events:
         if event[0] == "deletes":
@@ -567,7 +619,8 @@ def _deletions(events: list[tuple[Any, ...]]) -> set[Deletion]:
                 (later if numbers.get(each, inf) > number else before).update(rows)
             keys = tuple(key for key in begun[op][1] if key not in later)
             is_only = before.isdisjoint(keys)
-            deletions.add(Deletion(receipt, keys, is_only, unsearched, searched))
+            is_undone = after < number < until
+            deletions.add(Deletion(receipt, keys, is_only, unsearched, searched, is_undone))
     return deletions
 
 

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from tests.simulation.stage import Act, Stage
 
 
-NUM_HISTORIES = 6
-
 _ONLY_READ = {"read", "changes"}
 
 
@@ -246,7 +244,7 @@ def _groups(is_store: bool) -> dict[str, Scenario]:
         each.name: replace(each, faults=1, kinds=kinds, pauses=1, glimpses=True)
         for each in (*scenarios, *small)
     }
-    return groups | histories(NUM_HISTORIES, is_store)
+    return groups | histories(is_store)
 
 
 _REGISTER = (cases, long_lived, erasures, disks)

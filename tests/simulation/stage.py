@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from arrow_format import DeletionReceipt
 from tests.simulation import actors
@@ -33,6 +33,8 @@ class Stage:
     """Those that were committed, ascending."""
     layout: Layout = NARROW
     """How rows are written."""
+    where: str = ""
+    """Where the shuffle is until it is moved to its place, or copied to it; "": there."""
     now_ms: int = START_MS
     """The storage's clock; the schedule begins at that."""
     _count: int = 0
@@ -40,6 +42,8 @@ class Stage:
     def run(self, act: Callable[[Storage], Any]) -> Any:
         """Run something before the schedule begins; return its result."""
         self._count += 1
+        if self.where:
+            act = actors.at(self.where, act, is_another=False)
         program = Program(f"prepare-{self._count}", act, is_store=self.is_store)
         self.files, node = program.run_alone(self.files, self.now_ms)
         if node.error is not None:
@@ -51,6 +55,11 @@ class Stage:
         failed = [event for event in node.events if event[0] in ("fails", "gives up")]
         assert not failed, failed
         return node.result
+
+    def moves_here(self, how: Callable[[Storage, str], None]) -> None:
+        """Move the shuffle from :attr:`where` to its place, or copy it."""
+        self.run(lambda storage: how(storage, ""))
+        self.where = ""
 
     def deletion(self, rows: list[int]) -> DeletionReceipt:
         """Delete rows; what is written instead has no layout of its own."""
@@ -107,6 +116,8 @@ class Scenario:
     damaged: int = 0
     unmounts: bool = False
     logs_values: bool = False
+    became: Literal["moved", "copied"] | None = None
+    another: str = ""
     must_succeed: frozenset[str] = frozenset()
     skews_ms: dict[str, int] = field(default_factory=dict)
     preemptions: int = 2
@@ -116,7 +127,7 @@ class Scenario:
     only_log: bool = False
     """Whether actors go on in turn only before calls on the log and on consumers' files."""
     walks: int = 4
-    """Schedules at random that the tests run, of a group."""
+    """Schedules at random that the tests run, of a group, or of actors that do much."""
     age_days: int = 0
     """How long ago the storage was prepared."""
     steady: tuple[str, ...] = ()
@@ -159,6 +170,8 @@ class Scenario:
             damaged=self.damaged,
             unmounts=self.unmounts,
             logs_values=self.logs_values,
+            became=self.became,
+            another=self.another,
             collections=2 if self.sizes is None else 4,
             events=stage.events,
         )
