@@ -203,6 +203,18 @@ def test_what_no_writer_writes_is_refused(outputs, message):
         decode_outputs(encode_outputs(MapOutputs.of(outputs)))
 
 
+def test_what_no_writer_writes_is_refused_among_others_too():
+    broken = MapOutputs.of([replace(ONE, attempt=-1)]).table
+
+    def check(table):
+        assert table is broken
+        raise ValueError("attempt -1")
+
+    parts = [MapOutputs.of([replace(ONE, map_task=1)]), MapOutputs(lambda: broken, check)]
+    with pytest.raises(ValueError, match="attempt -1"):
+        MapOutputs.concat(parts)
+
+
 def with_bounds(number, *columns):
     """A map output of one file of ten rows with ``(name, minimum, maximum, null count)``."""
     named = [dict(zip(FILE_STATISTICS.names, column, strict=True)) for column in columns]

@@ -355,6 +355,13 @@ def test_a_checking_shuffle_checks_in_each_way_to_read(tmp_path):
         shuffle.lookup({"v": [999]}).read_all()
 
 
+def test_a_filter_from_before_the_check_leaves_out_no_subpartition_either(tmp_path):
+    filtered = misplaced(tmp_path, placed=True).where("v = 999")
+    assert values(filtered.read()) == []
+    with pytest.raises(CorruptShuffleError, match="belongs to subpartition"):
+        filtered.checking().read().read_all()
+
+
 @pytest.mark.parametrize("check", [1, None, "yes"])
 def test_check_is_true_or_false(sides, check):
     with pytest.raises(OptionError, match=r"check=.*: expected True or False"):
