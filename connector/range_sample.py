@@ -1,36 +1,42 @@
-"""Bounds of ranges from a sample of a DataFrame, which Spark computes once for it."""
+"""Bounds of ranges from a sample of a DataFrame, which Spark computes once for it.
+
+Spark's own ``RangePartitioner.sketch`` keeps a reservoir per task, and computes those tasks again
+that had more rows than expected. Here an expression thins the rows where they are made: none passes
+through Python, and most leave no task. A task cannot know how many rows will follow, nor how many
+tasks. So a row is kept with a probability that falls with the rows before it, and stands for as
+many as one over that.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql import functions as F
-from pyspark.sql.types import IntegerType, LongType, StructType
 
-from arrow_format.arrays.buffers import to_arrow
 from arrow_format.arrays.stored_types import data_schema, normalise
 from arrow_format.keys.bounds import WHAT
 from arrow_format.keys.range_partitioner import RangePartitioner
-from arrow_format.keys.reservoir import Reservoir, proportional, reservoir_size
-from arrow_format.keys.sampling import sample_size
+from arrow_format.keys.sampling import MAX_ROWS, sample_size
 from arrow_format.keys.sort_keys import key_fields
 from arrow_format.options import check_num_subpartitions
-from connector.arrival import Travels
-from connector.plain_errors import plain_errors
 from connector.spark_job import run_as_job
 from connector.spark_types import arrow_schema_of, check_sort_keys, stored_schema
-from connector.task_process import begin_task
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
 
-TASK, NUM_ROWS = "task", "num_rows"
-"""Columns behind those of a reservoir, whose names are numbers."""
+SEED = 0x5A3E_91C7_0D42_F86B
+"""Nobody else's: where a key is ``rand(42)``, rows chosen by ``rand(42)`` have the least keys."""
+
+LEAST_ROWS = 100
+"""So many rows of a task are kept at least, however many tasks come before it."""
+
+WEIGHT = "weight"
+"""Column behind those of the keys, whose names are numbers: rows that a row stands for."""
 
 
 def sample_range_partitioner(
@@ -38,9 +44,9 @@ def sample_range_partitioner(
 ) -> RangePartitioner:
     """Return a range partitioner whose bounds split a sample of a DataFrame evenly.
 
-    Spark computes the rows once for it, and takes about 100 per subpartition, 10,000 at least and a
-    million at most. Each task keeps a random sample of its rows, and only the key columns of these
-    are collected. The seed is fixed: equal rows in equal Spark partitions give an equal sample.
+    Spark computes the rows once for it, in one job, and only the key columns of some hundred rows
+    per subpartition are collected, of some tens of thousands at least. The seed is fixed: equal
+    rows in equal Spark partitions give equal bounds.
 
     Parameters
     ----------
@@ -64,48 +70,31 @@ def sample_range_partitioner(
     columns = [
         _as_stored(df, stored, name).alias(str(i)) for i, (name, _) in enumerate(partitioner.keys)
     ]
-    rows = df.select(*columns)
-    task = ReservoirTask(sample_size(n))
-    schema = StructType([*rows.schema.fields]).add(TASK, IntegerType()).add(NUM_ROWS, LongType())
-    found = run_as_job(
-        df.sparkSession, "sample of ranges", lambda: rows.mapInArrow(task, schema).toArrow()
-    )
-    schema_of_keys = pa.schema([pa.field(field.name, field.type) for field in fields])
-    parts = [normalise(part, schema_of_keys) for part in _columns_of_keys(found, schema_of_keys)]
-    sample = pa.Table.from_batches(parts, schema=schema_of_keys)
-    tasks, num_rows = (found.column(name).to_numpy() for name in (TASK, NUM_ROWS))
-    return partitioner.with_sample(proportional(sample, tasks, num_rows, sample_size(n)), n)
+    rows = thinned(df.select(*columns), sample_size(n))
+    found = run_as_job(df.sparkSession, "sample of ranges", rows.toArrow)
+    weights = found[WEIGHT].to_numpy()
+    schema = pa.schema([pa.field(field.name, field.type) for field in fields])
+    found = found.drop_columns(WEIGHT).rename_columns(schema.names)
+    parts = [normalise(part, schema) for part in found.to_batches()]
+    return partitioner.with_sample(pa.Table.from_batches(parts, schema=schema), n, weights)
 
 
-def _columns_of_keys(found: pa.Table, schema: pa.Schema) -> list[pa.RecordBatch]:
-    keys = found.select(range(len(schema))).rename_columns(schema.names)
-    batches: list[pa.RecordBatch] = keys.to_batches()
-    return batches
+def thinned(rows: DataFrame, size: int) -> DataFrame:
+    """Return random rows that are as good as ``size`` of equal weight, and a column of weights.
 
-
-class ReservoirTask(Travels):
-    """Callable for ``mapInArrow`` that yields a sample of a Spark partition, and its length."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    @plain_errors
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield one batch, of the columns that arrive, the task's number and its rows."""
-        begin_task()
-        context = TaskContext.get()
-        number = 0 if context is None else context.partitionId()
-        reservoir = Reservoir(reservoir_size(self.size, number), number)
-        for batch in batches:
-            reservoir.add(batch)
-        if reservoir.num_rows:
-            rows = reservoir.rows()
-            columns = {
-                **dict(zip(rows.schema.names, rows.columns, strict=True)),
-                TASK: to_arrow(np.full(rows.num_rows, number, np.int32)),
-                NUM_ROWS: to_arrow(np.full(rows.num_rows, reservoir.num_rows, np.int64)),
-            }
-            yield pa.RecordBatch.from_pydict(columns)
+    Row i of task j, both from 0, is kept with the probability ``size / ((i + 1) (j + 1))`` at most:
+    where tasks are about equally long, there are at least so many rows as the divisor. Early rows
+    are thereby kept too often, and have the smaller weight. Of T tasks of N rows each, about
+    ``size * ln(T) * (1 + ln(N T / size) - ln(T) / 2)`` are kept. Bounds from them are as even as
+    from ``4 * size`` rows of equal weight; from ``2 * size`` if all rows are in the first task, and
+    from ``2 * size / T``, but ``2 * LEAST_ROWS`` at least, if all are in the last.
+    """
+    # The lower 33 bits of this number count the rows of a task.
+    position = F.monotonically_increasing_id().bitwiseAND((1 << 33) - 1) + F.lit(1.0)
+    share = F.lit(float(min(size, MAX_ROWS // 4))) / (F.spark_partition_id() + F.lit(1.0))
+    weight = F.greatest(position / F.greatest(share, F.lit(float(LEAST_ROWS))), F.lit(1.0))
+    numbered = rows.select("*", weight.alias(WEIGHT), F.rand(SEED).alias("draw"))
+    return numbered.where(F.col("draw") * F.col(WEIGHT) < 1).drop("draw")
 
 
 def _as_stored(df: DataFrame, stored: StructType, name: str) -> Column:

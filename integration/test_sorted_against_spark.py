@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 import connector
 from arrow_format import OptionError, RangePartitioner, SchemaError, open_shuffle
 from arrow_format.keys.sort_keys import ORDERS
+from connector.range_sample import WEIGHT, thinned
 from integration.programs.datasets import lineitem as lineitem_files
 from integration.programs.ways import FAST, assert_same_rows
 from tests.support.guarantees import guarantee
@@ -298,6 +299,71 @@ def test_a_write_by_ranges_computes_its_rows_once_for_the_sample_and_once_for_th
     assert len(list(marks.iterdir())) == 2 * 3
     sizes = open_shuffle(tmp_path / "s").subpartition_rows.to_pylist()
     assert max(sizes) < 1.2 * 50_000 / 8
+
+
+def tasks_of(spark: SparkSession, lengths: Sequence[int]) -> DataFrame:
+    """Rows in tasks of these lengths; keys, ``id``, are distinct, and those of a task anywhere."""
+    longest, num_tasks = max(*lengths, 1), len(lengths)
+    rows = spark.range(0, longest * num_tasks, 1, num_tasks)
+    is_there = F.element_at(F.lit(list(lengths)), F.spark_partition_id() + 1) > F.pmod(
+        "id", F.lit(longest)
+    )
+    return rows.where(is_there).select(F.xxhash64("id").alias("id"))
+
+
+SHAPES = {
+    "equal": ([20_000] * 32, 400, 1.25),
+    "one": ([500_000], 200, 1.35),
+    "first": ([500_000] + [100] * 31, 200, 1.35),
+    "last": ([100] * 31 + [500_000], 8, 1.25),
+    "growing": ([1_000 * i for i in range(32)], 200, 1.35),
+    "few of many": ([0] * 60 + [50_000] * 8 + [0] * 60, 8, 1.25),
+}
+"""Rows of each task, ranges, and how many times its even share the longest range may have."""
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_ranges_are_even_whatever_tasks_have(spark: SparkSession, shape: str):
+    lengths, n, most = SHAPES[shape]
+    rows = tasks_of(spark, lengths)
+    keys = rows.toArrow()
+    assert keys.num_rows == sum(lengths)
+    bounds = connector.sample_range_partitioner(rows, "id", n)
+    placed = bounds.bind(keys.schema, n, 0)
+    counts = sum(np.bincount(placed(batch), minlength=n) for batch in keys.to_batches())
+    assert counts.max() < most * keys.num_rows / n
+    assert counts.min() > (2 - most) * keys.num_rows / n
+
+
+def test_a_sample_stands_for_all_rows_and_is_few_of_them(spark: SparkSession):
+    for lengths, size, most in (
+        ([40_000] * 32, 20_000, 0.22),
+        ([1_000_000], 20_000, 0.12),
+        ([5_000] * 64, 10_000, 0.35),
+    ):
+        rows = thinned(tasks_of(spark, lengths), size).toArrow()
+        assert rows.num_rows < most * sum(lengths)
+        assert abs(rows[WEIGHT].to_numpy().sum() / sum(lengths) - 1) < 0.03
+    few = thinned(tasks_of(spark, [0, 3, 90, 0, 1]), 10_000).toArrow()
+    assert few[WEIGHT].to_pylist() == [1.0] * 94
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 2, 5])
+def test_ranges_of_few_rows(spark: SparkSession, num_rows: int):
+    rows = spark.range(0, num_rows, 1, 3)
+    partitioner = connector.sample_range_partitioner(rows, [("id", "descending")], 4)
+    table = pa.table({"id": pa.array(range(num_rows), pa.int64())})
+    assert partitioner == RangePartitioner.sampled(table, [("id", "descending")], 4)
+
+
+@pytest.mark.parametrize("seed", [0, 42])
+def test_keys_that_are_random_numbers_of_spark_are_sampled_like_others(
+    spark: SparkSession, seed: int
+):
+    rows = spark.range(0, 300_000, 1, 2).select(F.rand(seed).alias("k"))
+    bounds = connector.sample_range_partitioner(rows, "k", 10).bounds
+    assert bounds is not None
+    assert np.abs(bounds["k"].to_numpy() - np.linspace(0, 1, 11)[1:-1]).max() < 0.02
 
 
 def test_a_sample_is_the_same_again(lineitem: DataFrame, partitioner: RangePartitioner):

@@ -42,17 +42,27 @@ def first_descent(bounds: pa.RecordBatch, orders: Sequence[str]) -> int | None:
 
 
 def bounds_of_sample(
-    sample: pa.RecordBatch, orders: Sequence[str], num_ranges: int
+    sample: pa.RecordBatch,
+    orders: Sequence[str],
+    num_ranges: int,
+    weights: NDArray[np.float64] | None = None,
 ) -> pa.RecordBatch:
-    """Choose bounds that split a sample of key columns into ranges of about equal rows.
+    """Choose bounds that split a sample of key columns into ranges of about equal weight.
 
-    At most ``num_ranges - 1``, ascending and distinct; fewer where a key fills more than a range,
-    or the sample has few keys.
+    A row weighs as many rows as it stands for, which is 1 unless ``weights`` are given. At most
+    ``num_ranges - 1``, ascending and distinct; fewer where a key fills more than a range, or the
+    sample has few keys.
     """
     codes = key_codes(sample.columns, orders)
     permutation = sort_permutation(codes)
+    splits = np.arange(1, num_ranges, dtype=np.int64)
+    if weights is None:
+        num_rows_upto = splits * sample.num_rows // num_ranges
+    else:
+        ends = np.cumsum(weights[permutation])
+        num_rows_upto = np.searchsorted(ends, splits * ends[-1:].sum() / num_ranges, side="right")
     # The last row of each range.
-    lasts = np.arange(1, num_ranges, dtype=np.int64) * sample.num_rows // num_ranges - 1
+    lasts = num_rows_upto - 1
     rows = permutation[np.unique(lasts[lasts >= 0])]
     is_new = np.ones(len(rows), np.bool_)
     if len(rows):

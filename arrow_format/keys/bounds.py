@@ -21,6 +21,8 @@ from arrow_format.options import check_num_subpartitions
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
     Key = str | tuple[str, str]
 
 LEAST_BOUNDS_BYTES, MOST_BOUNDS_RATIO = 16 << 20, 256
@@ -32,7 +34,10 @@ WHAT = "range keys"
 
 
 def sample_bounds(
-    sample: pa.Table | pa.RecordBatch, keys: Sequence[Key] | str, num_subpartitions: int
+    sample: pa.Table | pa.RecordBatch,
+    keys: Sequence[Key] | str,
+    num_subpartitions: int,
+    weights: NDArray[np.float64] | None = None,
 ) -> pa.RecordBatch:
     """Choose bounds that split a sample into ranges of about equal numbers of rows.
 
@@ -44,6 +49,8 @@ def sample_bounds(
         As in :class:`~arrow_format.RangePartitioner`.
     num_subpartitions
         Ranges wanted.
+    weights
+        Float64, a positive number for each row: how many rows it stands for. All equal if None.
 
     Returns
     -------
@@ -53,13 +60,16 @@ def sample_bounds(
     Raises
     ------
     OptionError, SchemaError
-        A key is malformed or missing, or its type has no order.
+        A key is malformed or missing, its type has no order, or weights are not as many as rows.
     """
     check_num_subpartitions(num_subpartitions)
     pairs = normalise_sort_by(keys, "keys")
     batch = _batch_of_columns(sample, pairs)
     key_fields(batch.schema, pairs, WHAT)
-    return bounds_of_sample(batch, [order for _, order in pairs], num_subpartitions)
+    if weights is not None and len(weights) != batch.num_rows:
+        msg = f"{len(weights)} weights of {batch.num_rows} rows of a sample; expected one each"
+        raise OptionError(msg)
+    return bounds_of_sample(batch, [order for _, order in pairs], num_subpartitions, weights)
 
 
 def bounds_of_rows(rows: Sequence[Any], fields: Sequence[pa.Field]) -> pa.RecordBatch:

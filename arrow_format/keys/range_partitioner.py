@@ -119,10 +119,16 @@ class RangePartitioner:
         return partitioner.with_sample(sample, num_subpartitions)
 
     def with_sample(
-        self, sample: pa.Table | pa.RecordBatch, num_subpartitions: int
+        self,
+        sample: pa.Table | pa.RecordBatch,
+        num_subpartitions: int,
+        weights: npt.NDArray[np.float64] | None = None,
     ) -> RangePartitioner:
-        """Return this partitioner with bounds that split a sample of rows evenly."""
-        bounds = sample_bounds(sample, self.keys, num_subpartitions)
+        """Return this partitioner with bounds that split a sample of rows evenly.
+
+        The arguments are those of :func:`~arrow_format.sample_bounds`.
+        """
+        bounds = sample_bounds(sample, self.keys, num_subpartitions, weights)
         return RangePartitioner(keys=self.keys, bounds=bounds)
 
     def fitted(self, schema: pa.Schema, num_subpartitions: int | None = None) -> RangePartitioner:

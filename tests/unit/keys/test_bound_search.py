@@ -1,8 +1,9 @@
 """Rows between bounds: against `bisect` over the slow model, for every sortable type."""
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
+from fractions import Fraction
 from functools import cmp_to_key
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -63,6 +64,26 @@ def test_bounds_of_a_sample_ascend_and_part_it(case, num_ranges):
     placed = BoundIndex(bounds, orders).place(keys)
     assert set(range(len(found))) <= set(placed.tolist())
     assert len(rows) == len(placed)
+
+
+@given(keyed_rows(), st.integers(1, 40), st.data())
+def test_a_bound_is_the_last_row_within_so_many_parts_of_the_weight(case, num_ranges, data):
+    keys, orders = case
+    rows = tuples(keys)
+    lists = st.lists(st.integers(1, 5), min_size=len(rows), max_size=len(rows))
+    weights = data.draw(st.one_of(st.just([1] * len(rows)), lists))
+    found = bounds_of_sample(batch_of(keys), orders, num_ranges, np.array(weights, np.float64))
+    order = cmp_to_key(lambda one, other: compare_rows(one, other, orders))
+    in_order = sorted(range(len(rows)), key=lambda i: order(rows[i]))
+    ends = list(accumulate(weights[i] for i in in_order))
+    expected = []
+    for part in range(1, num_ranges):
+        before = bisect_right(ends, Fraction(part * sum(weights), num_ranges))
+        if before and (not expected or order(expected[-1]) < order(rows[in_order[before - 1]])):
+            expected.append(rows[in_order[before - 1]])
+    assert [order(row) for row in tuples(found.columns)] == [order(row) for row in expected]
+    if set(weights) == {1}:
+        assert found.equals(bounds_of_sample(batch_of(keys), orders, num_ranges))
 
 
 def test_ranges_of_a_sample_are_even():

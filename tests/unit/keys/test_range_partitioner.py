@@ -373,6 +373,8 @@ def test_keys_and_sources_of_samples_are_checked():
         RangePartitioner.sampled(TABLE, "q", 3)
     with pytest.raises(OptionError, match="key column 'q' is not there; columns are a, b"):
         sample_bounds(TABLE, "q", 3)
+    with pytest.raises(OptionError, match=f"2 weights of {TABLE.num_rows} rows of a sample"):
+        sample_bounds(TABLE, "a", 3, np.ones(2))
     with pytest.raises(OptionError, match="source is list: only a pyarrow Table"):
         sample_columns([1], ["a"], 3)
 
