@@ -1,12 +1,13 @@
 # Every target works alone in a fresh clone: the virtual environment is made on the way.
 
 PYTHON ?= python3
-# Another minor version of Spark, with an environment of its own: make integration SPARK=4.1
+# Another minor version of Spark, in an environment before .venv: make integration SPARK=4.1
 SPARK  :=
 VENV   := .venv$(if $(SPARK),-spark-$(SPARK))
 STAMP  := $(VENV)/.stamp
 BIN    := $(CURDIR)/$(VENV)/bin
 PY     := $(BIN)/python
+ARCHIVE := $(VENV)/spark.jsa
 # The other environment, in which every dependency is at its lower bound.
 LOWEST := $(CURDIR)/.venv-lowest
 # The one in .venv once that exists: only the first `make` has to be told which Python to take.
@@ -16,6 +17,10 @@ ARGS   ?=
 # Other versions of Spark that are tried, and the tests that are run on each: source, sink, SQL, types.
 OLDER  ?= 4.0 4.1 4.2
 CHOSEN := integration/test_every_type.py integration/test_sql.py integration/test_streams.py
+CONCURRENTLY = echo "Two runs concurrently, each is shown when it ends."; \
+    $(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target
+# The narrowest tests first: where they fail, others need not be looked at.
+IN_ORDER := tests/unit tests/compat tests/conformance tests/property tests/simulation
 PARALLEL := --numprocesses=auto --maxprocesses=4
 
 # Spark starts its workers with PYSPARK_PYTHON, and looks for data sources with PYSPARK_DRIVER_PYTHON,
@@ -29,7 +34,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup demo quick test test-lowest integration torture damage bench load crashes simulate explore mutants format lint typecheck \
-    check docs dist older outcomes release clean python java integration-chosen integration-session integration-processes
+    check docs dist older sparks outcomes release clean python java integration-chosen integration-session integration-processes
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,28 +48,29 @@ quick: $(STAMP) ## Run the unit tests and those of old files: a minute, needs no
 	HYPOTHESIS_PROFILE=quick "$(PY)" -m pytest tests/unit tests/compat -m "not spark" --quiet \
 	    $(PARALLEL) --dist=worksteal $(ARGS)
 
-test: java $(STAMP) ## Run the tests, those on a JVM too (ARGS="-k ...")
-	"$(PY)" -m pytest tests $(PARALLEL) --dist=loadfile --no-loadscope-reorder $(ARGS)
+test: java $(ARCHIVE) ## Run the tests, those on a JVM too (ARGS="-k ...")
+	"$(PY)" -m pytest $(IN_ORDER) $(PARALLEL) --dist=loadfile --no-loadscope-reorder $(ARGS)
 
 test-lowest: export PYSPARK_PYTHON        := $(LOWEST)/bin/python
 test-lowest: export PYSPARK_DRIVER_PYTHON := $(LOWEST)/bin/python
 test-lowest: java $(LOWEST)/.stamp ## Run the tests with every dependency at its lower bound
-	"$(LOWEST)/bin/python" -m pytest tests $(PARALLEL) --dist=loadfile --no-loadscope-reorder $(ARGS)
+	"$(LOWEST)/bin/python" -m pytest $(IN_ORDER) $(PARALLEL) --dist=loadfile --no-loadscope-reorder $(ARGS)
+
+integration: java $(ARCHIVE) ## Run the tests on several Spark processes and real data (ARGS="-k ...")
+	@$(CONCURRENTLY) integration-session integration-processes
 
 # Exit status 5 of pytest: ARGS left nothing to run in this one of the two.
-integration: java $(STAMP) ## Run the tests on several Spark processes and real data (ARGS="-k ...")
-	@echo "Two runs concurrently, a quarter of an hour at most; each is shown when it ends."
-	@$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target \
-	    integration-session integration-processes
-
 integration-session:
 	"$(PY)" -m pytest integration -m "not processes" $(ARGS) $(if $(ARGS),|| [ $$? -eq 5 ])
 
 integration-processes:
 	"$(PY)" -m pytest integration -m processes $(ARGS) $(if $(ARGS),|| [ $$? -eq 5 ])
 
-older: java ## Run chosen integration tests on older versions of Spark (OLDER=4.0)
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target $(addprefix older-,$(OLDER))
+older: java .venv/.stamp ## Run chosen integration tests on older versions of Spark (OLDER=4.0)
+	@$(CONCURRENTLY) $(addprefix older-,$(OLDER))
+
+sparks: java $(ARCHIVE) ## Run what `integration` and `older` do, one beginning where another ends
+	@$(CONCURRENTLY) integration-processes integration-session $(addprefix older-,$(OLDER))
 
 older-%:
 	@$(MAKE) --no-print-directory integration-chosen SPARK=$*
@@ -137,12 +143,27 @@ clean: ## Remove everything that the other targets made
 	    .import_linter_cache bench-output build dist spark-warehouse metastore_db derby.log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(STAMP): pyproject.toml | python
-	@echo "Installing into $(VENV), this takes a minute ..."
-	@"$(ANY_PY)" -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
-	@"$(PY)" -m pip install --quiet --disable-pip-version-check -e '.[dev]' \
-	    $(if $(SPARK),'pyspark[connect]==$(SPARK).*')
+.venv/.stamp: pyproject.toml | python
+	@echo "Installing into .venv, this takes a minute ..."
+	@"$(ANY_PY)" -m venv .venv || { rm -rf .venv; exit 1; }
+	@.venv/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
+
+# Another Spark, and the programs that are to find it; other packages are those of .venv.
+.venv-spark-%/.stamp: .venv/.stamp
+	@echo "Installing Spark $* into $(@D) ..."
+	@rm -rf $(@D)
+	@.venv/bin/python -m integration.programs.environments $(@D)
+	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check 'pyspark[connect]==$*.*'
+	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+	    --ignore-installed -e . tpchgen-cli
+	@$(@D)/bin/python -m pip check --disable-pip-version-check
+	@touch $@
+
+# What Spark's JVMs load, for those that the tests start.
+$(ARCHIVE): $(STAMP)
+	@echo "Archiving the classes of Spark ..."
+	@"$(PY)" -m tests.support.spark_archive
 
 # Lower bounds are read as they are written: "name[extra]>=1.2" becomes name==1.2.
 $(LOWEST)/.stamp: pyproject.toml | python

@@ -1,4 +1,7 @@
-"""Python environments beside the one that runs: with its packages, without this project's."""
+"""Python environments beside the one that runs: with its packages, without this project's.
+
+``python -m integration.programs.environments DIRECTORY`` makes one.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
+import pyspark
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("arrow_format", "arrow_shuffle", "connector", "pyspark_arrow_shuffle")
@@ -37,8 +41,9 @@ def make_environment(directory: Path, *also: Path) -> Path:
     subprocess.run(
         [sys.executable, "-m", "venv", "--without-pip", directory], check=True, capture_output=True
     )
-    installed = Path(np.__file__).parents[1]
-    lines = [*also, installed]
+    # Spark's may be in front of the others: where its version is another one, see the Makefile.
+    installed = [Path(str(package.__file__)).parents[1] for package in (pyspark, np)]
+    lines = dict.fromkeys([*also, *installed])
     (_modules(directory) / "packages.pth").write_text("".join(f"{line}\n" for line in lines))
     return directory / "bin" / "python"
 
@@ -74,3 +79,7 @@ def pack_environment(directory: Path) -> Path:
         archive.add(directory, ".")
     shutil.rmtree(directory)
     return packed
+
+
+if __name__ == "__main__":
+    make_environment(Path(sys.argv[1]).absolute())

@@ -5,21 +5,26 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
 SESSION_TIME_ZONE = "America/New_York"
 """Neither UTC nor free of daylight saving, so that a mixed-up time zone shows."""
 
-QUICK_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-"""Options of a JVM that lives for many small jobs: it compiles little and has few threads."""
+ARCHIVE = Path(sys.prefix) / "spark.jsa"
+"""Spark's classes, for JVMs to map; made by :mod:`tests.support.spark_archive`."""
+
+SERIAL = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xlog:cds=off,cds+dynamic=off,class+path=off"
+QUICK_START = f'{SERIAL} -XX:SharedArchiveFile="{ARCHIVE}"'
+"""Options of a JVM that lives for many small jobs: it compiles little, has few threads, and maps
+what it would load. Where there is no archive, or one of another Java, it loads, without a word."""
 
 
 @contextmanager
