@@ -59,12 +59,11 @@ from arrow_format.log.names import (
 )
 from arrow_format.log.reader import LogReader, LogView
 from arrow_format.log.version_names import first_version
-from arrow_format.options import check_flag
-from arrow_format.storage.open import ObjectNotFoundError, Place, Storage, open_storage
+from arrow_format.storage.open import ObjectNotFoundError, Storage
 from arrow_format.write.merger import ignore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 
 DEFAULT_RETENTION = timedelta(hours=24)
@@ -74,27 +73,19 @@ REMOVAL_DELAY_MS = 600_000
 network file system may have cached that there is none."""
 
 
-def collect_garbage(
-    path: Place,
+def collect(
+    storage: Storage,
     *,
     retention: timedelta = DEFAULT_RETENTION,
     compact_log: bool = False,
     dry_run: bool = False,
     on_bytes: Callable[[int], None] = ignore,
-    storage_options: Mapping[str, str] | None = None,
 ) -> GcReport:
     """Remove versions that were superseded long ago, and what unfinished jobs left.
-
-    The newest version is kept whatever its age, and so is everything that a version within the
-    retention names, and of a pipelined result every version that a known consumer has not consumed.
-    What was released is removed whatever its age. Rows of a version that is kept are never touched.
 
     Parameters, result and errors are those of :func:`arrow_format.collect_garbage`, which flushes
     what is overdue before.
     """
-    check_retention(retention)
-    check_flag("compact_log", compact_log)
-    storage = open_storage(path, storage_options)
     stat = storage.stat("")
     if stat is None or not stat.is_directory:
         msg = f"{storage.root}: is not there, or no directory; check the path"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from arrow_format.errors import BackPressureTimeoutError, ShuffleError, ShuffleNotFoundError
-from arrow_format.jobs import garbage
-from arrow_format.jobs.garbage import DEFAULT_RETENTION, check_retention
+from arrow_format.jobs.garbage import DEFAULT_RETENTION, check_retention, collect
 from arrow_format.options import WriteOptions, check_flag
 from arrow_format.storage.open import Place, open_storage
 from arrow_format.streaming.flush_pending import flush_pending
@@ -93,7 +92,7 @@ def collect_garbage(
             pass  # consumers come first; and the collection says what is not there
         except ShuffleError as error:
             failure = error
-    report = garbage.collect_garbage(
+    report = collect(
         storage,
         retention=retention,
         compact_log=compact_log,

@@ -26,7 +26,7 @@ from arrow_format.errors import (
     ShuffleNotFoundError,
 )
 from arrow_format.jobs.back_pressure import unconsumed_after
-from arrow_format.jobs.garbage import collect_garbage, remove_released
+from arrow_format.jobs.garbage import collect, remove_released
 from arrow_format.jobs.retention import RELEASED_TOGETHER, release_consumed
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.conflicts import check_version_number
@@ -324,7 +324,7 @@ def release_shuffle(
     check_version_number(expected_version)
     if DueRelease("released by name").carry_out(storage, expected_version=expected_version) is None:
         return False
-    collect_garbage(storage)
+    collect(storage)
     return True
 
 

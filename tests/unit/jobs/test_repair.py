@@ -5,8 +5,8 @@ from datetime import timedelta
 
 import pytest
 
+from arrow_format import collect_garbage
 from arrow_format.errors import CorruptShuffleError, FormatVersionError, ShuffleNotFoundError
-from arrow_format.jobs.garbage import collect_garbage
 from arrow_format.jobs.repair import repair_shuffle
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.framing import from_frame, to_frame

@@ -6,6 +6,7 @@ from itertools import count
 
 import pytest
 
+from arrow_format import collect_garbage
 from arrow_format.errors import (
     CommitConflictError,
     CorruptShuffleError,
@@ -14,7 +15,6 @@ from arrow_format.errors import (
     ShuffleOverwrittenError,
 )
 from arrow_format.jobs.commit import commit_job
-from arrow_format.jobs.garbage import collect_garbage
 from arrow_format.jobs.merge import merge_shuffle
 from arrow_format.jobs.rollback import rollback_shuffle
 from arrow_format.jobs.tags import tag_shuffle

@@ -8,6 +8,7 @@ from itertools import count
 
 import pytest
 
+from arrow_format import collect_garbage
 from arrow_format.errors import (
     CommitConflictError,
     CorruptShuffleError,
@@ -17,7 +18,6 @@ from arrow_format.errors import (
     ShuffleExistsError,
     ShuffleNotFoundError,
 )
-from arrow_format.jobs.garbage import collect_garbage
 from arrow_format.jobs.merge import merge_shuffle
 from arrow_format.jobs.tags import TaggedVersion, list_tags, tag_shuffle, untag_shuffle
 from arrow_format.read.shuffle import open_shuffle

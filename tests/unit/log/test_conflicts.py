@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from arrow_format import collect_garbage
 from arrow_format.errors import CommitConflictError, OptionError, ShuffleError
 from arrow_format.jobs.commit import commit_job
-from arrow_format.jobs.garbage import _Collection, collect_garbage
+from arrow_format.jobs.garbage import _Collection
 from arrow_format.jobs.merge import merge_shuffle
 from arrow_format.jobs.replacement import Replacement, replace_outputs
 from arrow_format.jobs.rollback import rollback_shuffle

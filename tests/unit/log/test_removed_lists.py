@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
+from arrow_format import collect_garbage
 from arrow_format.errors import CorruptShuffleError, ShuffleError
-from arrow_format.jobs.garbage import collect_garbage
 from arrow_format.jobs.tags import tag_shuffle, untag_shuffle
 from arrow_format.log.job_ends import encode_removed
 from arrow_format.log.names import expired_path

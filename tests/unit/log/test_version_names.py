@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
+from arrow_format import collect_garbage
 from arrow_format.errors import OptionError, ShuffleNotFoundError
-from arrow_format.jobs.garbage import collect_garbage
 from arrow_format.jobs.tags import tag_shuffle
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.names import entry_path
