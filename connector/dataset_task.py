@@ -6,20 +6,16 @@ tasks must not load the scans.
 
 from __future__ import annotations
 
-import os
-import re
 from functools import partial
 from typing import TYPE_CHECKING
 
-from arrow_format.errors import OptionError, SchemaError
+from arrow_format.errors import SchemaError
 from arrow_format.jobs.job import begin_job
 from connector.map_task import NumberedMapTask, begin_spark_job, options_of_tasks
 from connector.spark_types import arrow_schema_of, spark_schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from pyspark.sql import SparkSession
 
     from arrow_format.keys.partitioner import Partitioner
     from arrow_format.options import WriteOptions
@@ -61,28 +57,3 @@ class DatasetMapTask(NumberedMapTask):
             options=options_of_tasks(options),
         )
         super().__init__(job, scan.read)
-
-
-def active_session(spark: SparkSession | None) -> SparkSession:
-    """Return the given session, or the active one, classic or of Spark Connect."""
-    from pyspark.sql import SparkSession
-
-    session = SparkSession.getActiveSession() if spark is None else spark
-    if session is None:
-        msg = (
-            "source is a pyarrow dataset and no Spark session is active to run the map tasks: give "
-            "spark=..., start a session first, or write it in this process with "
-            "arrow_format.write_shuffle"
-        )
-        raise OptionError(msg)
-    return session
-
-
-def default_parallelism(spark: SparkSession) -> int:
-    """Return how many tasks a session runs concurrently, from the plan of a range of numbers.
-
-    Spark Connect has no other source for it.
-    """
-    (row,) = spark.sql("EXPLAIN SELECT id FROM range(1)").collect()
-    match = re.search(r"splits=(?:Some\()?(\d+)", row[0])
-    return max(1, int(match[1])) if match else os.cpu_count() or 1

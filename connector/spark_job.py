@@ -15,7 +15,7 @@ from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from connector.environment.failure import raise_cause
-from connector.worker_python import is_connect
+from connector.session import is_connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable

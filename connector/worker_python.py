@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from arrow_format.errors import MissingPackageError
 from connector.arrival import NEEDED
+from connector.session import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,11 +25,6 @@ lacks = [name for name in sys.argv[1:] if importlib.util.find_spec(name) is None
 print(json.dumps([list(sys.version_info[:2]), lacks]))
 """
 _TIMEOUT_S = 60.0
-
-
-def is_connect(spark: SparkSession) -> bool:
-    """Whether a session is one of Spark Connect."""
-    return hasattr(type(spark), "session_id")
 
 
 def check_worker_python(spark: SparkSession) -> None:

@@ -19,9 +19,10 @@ from arrow_format.options import WriteMode, check_mode
 from arrow_format.scan.scan import Scan, ScannedRows, plan_scan
 from arrow_format.scan.tables import delta_dataset, plan_iceberg
 from arrow_format.storage.open import open_storage
-from connector.dataset_task import DatasetMapTask, active_session, default_parallelism
+from connector.dataset_task import DatasetMapTask
 from connector.map_task import ShuffleMapTask, write_and_commit
 from connector.range_sample import sample_range_partitioner
+from connector.session import active_session, default_parallelism
 from connector.table_formats import table_format
 
 if TYPE_CHECKING:

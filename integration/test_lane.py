@@ -26,7 +26,8 @@ from arrow_format.errors import OptionError, SchemaError
 from arrow_format.jobs.job import run_map_task
 from arrow_format.keys.partitioner import HashPartitioner
 from arrow_format.scan.scan import plan_scan
-from connector.dataset_task import DatasetMapTask, default_parallelism
+from connector.dataset_task import DatasetMapTask
+from connector.session import default_parallelism
 from integration.programs.datasets import flights, lineitem
 from integration.programs.ways import FAST, assert_same_rows
 

@@ -27,7 +27,7 @@ from connector.environment.facts import (
     SessionFacts,
 )
 from connector.java import JavaNotFoundError, require_java
-from connector.worker_python import is_connect
+from connector.session import default_parallelism, is_connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -178,7 +178,7 @@ def _executors(
         program = None if lookup is None else lookup.executable
         ask = partial(probe.answer, place, program)
         function = F.udf(ask, "string", useArrow=False)
-        num_tasks = max(2, _parallelism(spark))
+        num_tasks = max(2, default_parallelism(spark))
         began = time.time()
         frame = spark.range(0, num_tasks, 1, num_tasks).select(function("id").alias("facts"))
         answers = [json.loads(row.facts) for row in frame.collect()]
@@ -204,15 +204,6 @@ def _executor(
 def _apart(at: float, began: float, ended: float) -> float:
     """Return how far a clock is at least from one by which it was asked between two times."""
     return max(began - at, at - ended, 0.0)
-
-
-def _parallelism(spark: SparkSession) -> int:
-    from pyspark.sql import functions as F
-
-    if not is_connect(spark):
-        return spark.sparkContext.defaultParallelism
-    parts = spark.range(0, 1 << 12).select(F.spark_partition_id().alias("part"))
-    return parts.distinct().count()
 
 
 # The path -----------------------------------------------------------------------------------------

@@ -19,9 +19,9 @@ from arrow_format.errors import SchemaError
 from arrow_format.extras import require
 from arrow_format.filters.spark_rules import ANSI, DEFAULTS, SparkSettings
 from connector.arrival import Travels
-from connector.dataset_task import default_parallelism
 from connector.map_task import NumberedMapTask, begin_spark_job, write_and_commit
 from connector.plain_errors import plain_errors
+from connector.session import default_parallelism
 from connector.spark_types import arrow_schema_of, spark_schema_of, stored_schema
 from connector.task_process import begin_task
 from connector.worker_python import check_worker_python

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, ClassVar
 from pyspark.errors import AnalysisException
 
 from connector.options.source import SECRET_PREFIX
+from connector.session import is_connect
 from connector.source.data_source import ArrowShuffleDataSource
-from connector.worker_python import is_connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
