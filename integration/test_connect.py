@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,8 +18,9 @@ import connector
 from arrow_format import MergePolicy, RangePartitioner, open_shuffle
 from arrow_format.options import MERGE_BY
 from integration.programs.datasets import NUM_FLIGHTS, flights
+from integration.programs.other_sessions import connect_session, printed_by
 from integration.programs.ways import WAYS
-from tests.support.spark_session import QUICK_START, SESSION_TIME_ZONE, spark_session
+from tests.support.spark_session import spark_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -263,39 +262,15 @@ def compared(spark: SparkSession, written: Path) -> Found:
 
 def through_connect(directory: Path, scratch: Path) -> Found:
     """Run the program through Spark Connect."""
-    from pyspark.sql import SparkSession
-
-    builder = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false")
-    builder = builder.config("spark.driver.extraJavaOptions", QUICK_START)
-    builder = builder.config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
-    spark = builder.config("spark.local.dir", str(scratch / "local")).getOrCreate()
-    spark.conf.set("spark.sql.session.timeZone", SESSION_TIME_ZONE)
-    try:
+    with connect_session(scratch) as spark:
         assert type(spark).__module__ == "pyspark.sql.connect.session"
         return program(spark, directory)
-    finally:
-        spark.stop()
 
 
 def without_connect(directory: Path, scratch: Path, written: Path) -> Found:
     """Run the program in a classic session, which looks at what was written through Connect too."""
     with spark_session(scratch) as spark:
         return program(spark, directory) | compared(spark, written)
-
-
-def run(way: str, *directories: Path) -> Found:
-    done = subprocess.run(
-        [sys.executable, "-m", "integration.test_connect", way, *map(str, directories)],
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).resolve().parents[1],
-        env={name: value for name, value in os.environ.items() if name != "SPARK_REMOTE"}
-        | {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable},
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.fixture(scope="module")
@@ -307,7 +282,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory, written: Path) -> Found:
     """What the program found through Connect."""
-    return run("connect", written, tmp_path_factory.mktemp("connect"))
+    return printed_by(
+        "integration.test_connect", "connect", written, tmp_path_factory.mktemp("connect")
+    )
 
 
 @pytest.fixture(scope="module")
@@ -322,7 +299,8 @@ def classic(
 ) -> Found:
     """What it found without."""
     assert found, "they are written"
-    return run("classic", other, tmp_path_factory.mktemp("classic"), written)
+    scratch = tmp_path_factory.mktemp("classic")
+    return printed_by("integration.test_connect", "classic", other, scratch, written)
 
 
 def test_the_same_program_finds_the_same(found: Found, classic: Found, written: Path, other: Path):

@@ -6,7 +6,6 @@ import ast
 import io
 import json
 import os
-import subprocess
 import sys
 import types
 from contextlib import redirect_stdout
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark import cloudpickle
 
+from integration.programs.other_sessions import printed_by
 from tests.check_docs import ROOT, split
 from tests.support.spark_session import spark_session
 from tests.support.spark_versions import ADMISSION_CONTROL
@@ -109,16 +109,7 @@ def main(directory: Path) -> None:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-m", "integration.test_documents", tmp_path_factory.mktemp("documents")],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=900,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return printed_by("integration.test_documents", tmp_path_factory.mktemp("documents"))
 
 
 @pytest.mark.spark

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,8 +11,9 @@ import pytest
 
 import arrow_shuffle
 from connector.arrival import pickle_by_value
+from integration.programs.other_sessions import connect_session, printed_by
 from tests.support.guarantees import guarantee
-from tests.support.spark_session import QUICK_START, spark_session
+from tests.support.spark_session import spark_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -131,18 +130,7 @@ SENTENCES = {
 def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What the program found, on a session of either kind."""
     directory = tmp_path_factory.mktemp(request.param)
-    done = subprocess.run(
-        [sys.executable, "-m", "integration.test_plain_errors", request.param, directory],
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).resolve().parents[1],
-        env={name: value for name, value in os.environ.items() if name != "SPARK_REMOTE"}
-        | {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable},
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return printed_by("integration.test_plain_errors", request.param, directory)
 
 
 @guarantee("plain errors")
@@ -172,15 +160,8 @@ def test_of_a_users_function_only_its_own_frames_are_shown(found: dict[str, str]
 
 def main(way: str, directory: Path) -> None:
     """Print what the program found."""
-    if way == "connect":
-        from pyspark.sql import SparkSession
-
-        builder = SparkSession.builder.remote("local[2]")
-        spark = builder.config("spark.driver.extraJavaOptions", QUICK_START).getOrCreate()
-        print(json.dumps(program(spark, directory)))
-        spark.stop()
-        return
-    with spark_session(directory / "scratch") as spark:
+    session = connect_session if way == "connect" else spark_session
+    with session(directory / "scratch") as spark:
         print(json.dumps(program(spark, directory)))
 
 
