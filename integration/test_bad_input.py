@@ -316,7 +316,7 @@ def test_a_shuffle_is_there(spark: SparkSession, trap: DataFrame, tmp_path: Path
         ShuffleExistsError,
     ):
         write(trap, path)
-    same = trap.selectExpr("if(trap = '', k, k) AS k")
+    same = trap.selectExpr("if(trap = '', k, k + 1) AS k")  # not k for both: Spark would take k
     another = "cannot append rows of another schema: column 'v' (int64) is not in the shuffle"
     with refused(another, SchemaError):
         write(trap, path, mode="append")
