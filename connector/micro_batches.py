@@ -62,7 +62,7 @@ def foreach_batch(
         ``append``; or ``overwrite``, for output mode complete.
     application
         The application of the transaction in the place of the query's id: 1 to 100 of
-        ``A-Z a-z 0-9 _ -``. Required in Spark Connect, whose ``foreachBatch`` is not told the
+        ``A-Z a-z 0-9 _ -``. Required in Spark Connect, whose ``foreachBatch`` does not get the
         query's id. Batches are numbered from 0 with each checkpoint, so a query with a new
         checkpoint needs a new application: its first batches would count as written.
 

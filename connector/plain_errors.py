@@ -3,6 +3,8 @@
 Spark sends an error as text, with a line or three for each frame. With frames of ours the sentence
 that helps is the last of thirty lines. With none it is below all of Spark's, which Spark leaves
 away only where it finds another: so one is kept.
+
+In few lines of its own, since all that Spark calls needs it: the data source, and what tasks run.
 """
 
 from __future__ import annotations

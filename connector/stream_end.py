@@ -1,4 +1,7 @@
-"""Flushes what a streaming query has pending when it ends."""
+"""Flushes what a streaming query has pending when it ends.
+
+Apart from the sink, which Spark does not call after the last batch.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ def flush_when_done(
         flushed = flush_when_done(query, "/data/page_views")
         print(flushed.result())
 
-    A sink is told nothing after its last batch, so a query with ``availableNow`` ends with rows
+    Spark calls no sink after its last batch, so a query with ``availableNow`` ends with rows
     that no reader sees. A thread of this process waits for the end, on a classic session or
     Connect, and flushes; the process does not end before it has. A query that fails is not flushed:
     it does so when it is started again, once that is due.

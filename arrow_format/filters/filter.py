@@ -109,7 +109,7 @@ def bind_filter(
     schema
         Columns and types, as :func:`~arrow_format.arrays.stored_types.data_schema` returns them.
     settings
-        Of the Spark session whose ``where`` a text stands for.
+        Of the Spark session whose ``where`` a text must equal.
     spark_schema
         Spark's JSON of the schema, by which a text may not compare some columns.
 

@@ -1,4 +1,4 @@
-"""Keys that somebody gives, in the stored types: which rows have them, and where these rows are."""
+"""Keys of a lookup, in the stored types: which rows have them, and where these rows are."""
 
 from __future__ import annotations
 

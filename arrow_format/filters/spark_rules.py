@@ -77,7 +77,7 @@ DEFAULTS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
-    """What is known of the session whose ``where`` a filter in SQL stands for."""
+    """What is known of the session whose ``where`` a filter in SQL must equal."""
 
     time_zone: str | None = None
     """Of dates and timestamps that name none; None where it is not known."""

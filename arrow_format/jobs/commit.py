@@ -83,8 +83,8 @@ def commit_job(
         Commit as part of no version yet, see :mod:`arrow_format.log.pending`; the receipt has the
         number in the log in the place of a version.
     flush_interval
-        Of a pending commit: how long it may wait, after which anybody may flush it; None: who knows
-        may.
+        Of a pending commit: how long it may wait, after which any process may flush it; None: only
+        a writer of its stream may.
     flushes
         Pending numbers of the log that this version publishes. If they are no longer pending,
         another process has published them: this job's files are removed and the newest version's

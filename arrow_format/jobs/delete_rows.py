@@ -291,7 +291,7 @@ class _Deletion:
         ]
         late.numbers.update(new)
         late.holding |= dict.fromkeys(new, NO_OUTPUTS)
-        with contextlib.suppress(ShuffleError):  # else removed since: no one knows what they had
+        with contextlib.suppress(ShuffleError):  # else removed since, and so are their map outputs
             for number, entry in self._log.records(new).items():
                 late.holding[number] = entry.map_outputs
                 if not self._may_be_pending(entry):

@@ -55,7 +55,7 @@ class JobFiles:
     roots: tuple[RootOfJob, ...]
     """Local roots of the job and this shuffle, which may not exist."""
     held: tuple[RootOfJob, ...]
-    """Local roots that may be too: they cannot be seen, or nobody said whose they are."""
+    """Local roots that may be too: they cannot be seen, or no relocation said whose they are."""
     listed: Mapping[str, ObjectStat]
     """Its files in the shuffle."""
 

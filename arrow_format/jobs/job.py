@@ -122,7 +122,7 @@ class ShuffleJob:
     def _to_be_made(self) -> tuple[list[LocalRoot], Marker]:
         """Return the local roots to make, and what each is to bear.
 
-        Raises StorageError where the shuffle was moved or copied, and nobody said which.
+        Raises StorageError where the shuffle was moved or copied, and no relocation said which.
         """
         owner = claim_roots(self.storage, sync=self.options.sync)
         return list_roots(self.local_roots, sync=self.options.sync), Marker(self.job_id, owner)

@@ -87,8 +87,8 @@ def relocate_shuffle(
         was removed, or restored from a backup in the place of what was lost. Its files in local
         directories are its own, and are removed as before. ``copied``: the original exists and
         keeps these files. The copy can be read only as long as it keeps them: merge it with
-        ``MergePolicy(rewrite="always")``, and it has all rows itself. So is one whose files another
-        shuffle was told to have taken over, while this one could not be seen.
+        ``MergePolicy(rewrite="always")``, and it has all rows itself. So is one whose files were
+        given to another shuffle, by its relocation, while this one could not be seen.
     storage_options
         As for :func:`~arrow_format.open_shuffle`.
 

@@ -305,8 +305,8 @@ def renamed(partitioner: Partitioner, names: Mapping[str, str]) -> Partitioner |
 def can_be_asked(partitioner: object) -> bool:
     """Whether the values of a row alone decide its subpartition, by a rule that is known here.
 
-    That is so by the hash or ranges of keys, and by a column. Nobody can ask a user's own
-    partitioner where a row belongs, nor round robin, whose answer depends on the rows before.
+    That is so by the hash or ranges of keys, and by a column. The code of a user's own partitioner
+    is not in the log, and the answer of round robin depends on the rows before.
     """
     return type(partitioner) in (HashPartitioner, RangePartitioner, ColumnPartitioner)
 

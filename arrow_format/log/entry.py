@@ -68,7 +68,7 @@ are to be gone that only earlier versions have."""
 
 BLANK = "blank"
 """Operation of an entry before the base of which nothing is left but what says that it was put, and
-how jobs ended by it: no map outputs, no statistics, no shape. Whoever needs more reads the base."""
+how jobs ended by it: no map outputs, statistics or shape. Readers that need more read the base."""
 
 _ALL = (*OPERATIONS, PENDING, PENDING_OVERWRITE, FENCE, EXPIRE, TAG, ERASE, BLANK)
 _ADD_ROWS = ("overwrite", "append", "rollback")

@@ -43,7 +43,7 @@ def claim_of(storage: Storage) -> Claim:
 
 
 def claim_roots(storage: Storage, *, sync: bool) -> Owner:
-    """Return the owner of the local roots that a job makes; write it down if nobody has.
+    """Return the owner of the local roots that a job makes; put it if there is none.
 
     Raises StorageError where the shuffle is not where it says, or it cannot be written.
     """
@@ -63,7 +63,7 @@ def claim_roots(storage: Storage, *, sync: bool) -> Owner:
 
 
 def put_owner(storage: Storage, shuffle_id: str, *, sync: bool) -> None:
-    """Write down that a shuffle is where it is; somebody else may have been faster."""
+    """Put an identity that says where a shuffle is; another process may put it first."""
     # First, so that no abort of another job finds the directory of the log empty and removes it.
     storage.make_directory(IDENTITY_DIRECTORY, sync=sync)
     newest = _newest(storage)

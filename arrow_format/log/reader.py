@@ -292,7 +292,7 @@ class LogReader:
         return entry
 
     def records(self, numbers: Sequence[int], *, blank: bool = False) -> dict[int, LogEntry]:
-        """Read entries, concurrently where each waits for a store; ``blank`` ones too, if told.
+        """Read entries, concurrently where each waits for a store; ``blank`` ones too, if asked.
 
         Raises as :meth:`record`; of several that are damaged, for the first of ``numbers``.
         """

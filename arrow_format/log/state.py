@@ -155,7 +155,7 @@ class LogState(Struct, frozen=True, omit_defaults=True):
     restored: tuple[Natural, ...] = ()
     """Versions from :attr:`oldest` on that have map outputs of earlier ones by a rollback."""
     deleted: Natural = 0
-    """The version of the last deletion that somebody asked for; versions before it may have rows
+    """The version of the last deletion that a user asked for; versions before it may have rows
     that are to be gone. What replaces rows by others, or says the same otherwise, is none."""
     undone: Undone | None = None
     """What rollbacks undid of deletions; None: nothing. It is never forgotten."""

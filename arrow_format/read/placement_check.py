@@ -98,7 +98,7 @@ def _place(subpartition: int) -> str:
 def placement_check(
     partitioner: Partitioner | Mapping[str, Any], schema: pa.Schema, num_subpartitions: int
 ) -> PlacementCheck | None:
-    """Return a check of a version's rows; None where nobody can ask the partitioner.
+    """Return a check of a version's rows; None where its partitioner cannot be asked.
 
     That is so of round robin, and of a user's own, of which there is a description.
     """
@@ -114,8 +114,8 @@ def required_check(
     check = placement_check(partitioner, schema, n)
     if check is None:
         msg = (
-            f"check=True: nobody can ask where rows of {path} belong, which are placed by "
-            f"{partitioner!r}; leave check out"
+            f"check=True: {path} is partitioned by {partitioner!r}, which does not say where a row "
+            "belongs; leave check out"
         )
         raise OptionError(msg)
     return check

@@ -211,7 +211,7 @@ class Shuffle(VersionFacts, AtHand):
         Raises
         ------
         OptionError
-            Nobody can ask the partitioner: it is a user's own, or round robin.
+            The partitioner does not say where a row belongs: a user's own, or round robin.
         """
         if self._checks:
             return self

@@ -50,8 +50,8 @@ class VerifyReport:
         One error for each file that is damaged, unreadable or has rows elsewhere than where they
         belong, in reading order.
     placement
-        ``checked``: the partitioner was asked where each row of a file belongs. ``unknown``: nobody
-        can ask it, since it is a user's own, or round robin.
+        ``checked``: the partitioner was asked where each row of a file belongs. ``unknown``: it
+        does not say, as a user's own and round robin do not.
     """
 
     path: str

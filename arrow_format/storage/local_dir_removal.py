@@ -28,7 +28,7 @@ _ROUNDS = 3
 
 
 class Standing(Enum):
-    """What a root is to whoever would remove from it."""
+    """What a root is to a job or collection that would remove from it."""
 
     OURS = "ours"
     """Its owner's, or left of an interrupted removal, which deletes the marker first."""
@@ -37,7 +37,7 @@ class Standing(Enum):
     UNSEEN = "unseen"
     """Its disk is not mounted here."""
     UNSETTLED = "unsettled"
-    """The shuffle was moved, or is a copy: nobody has said yet whose the root is."""
+    """The shuffle was moved, or is a copy: no relocation has said yet whose the root is."""
 
 
 @dataclass(frozen=True, slots=True)

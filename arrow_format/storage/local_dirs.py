@@ -75,7 +75,7 @@ def read_root_list(storage: Storage, directory: str) -> tuple[LocalRoot, ...]:
 
 
 def known_roots(storage: Storage, directory: str, named: Iterable[str]) -> tuple[LocalRoot, ...]:
-    """Return the local roots of a job: those of its list, and others that somebody names."""
+    """Return the local roots of a job: those of its list, and others that are named."""
     roots = {path: LocalRoot(path) for path in named}
     for root in read_root_list(storage, directory):
         if root.path not in roots or root.directory_id is not None:
@@ -156,7 +156,7 @@ def make_roots(roots: Sequence[LocalRoot], marker: Marker, *, sync: bool) -> lis
     made: list[Storage | None] = []
     for root in roots:
         try:
-            # Without an id, nobody would know whether the disk is there.
+            # Without an id, no process could tell whether the disk is there.
             is_there = root.directory_id is not None
             made.append(make_root(root.path, marker, sync=sync) if is_there else None)
         except ForeignRootError:

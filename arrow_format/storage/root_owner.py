@@ -43,7 +43,7 @@ class Owner(msgspec.Struct, frozen=True):
     """A shuffle and where it is: what may remove from the local roots of its jobs."""
 
     id: str
-    """Of the shuffle with all its versions; a copy that was told so has one of its own."""
+    """Of the shuffle with all its versions; a copy, once relocated as one, has its own."""
     path: str
     """Absolute path or URI of the shuffle."""
     inode: int

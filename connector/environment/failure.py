@@ -1,4 +1,7 @@
-"""Why a job failed that found another Python than it needs: what the doctor says of it."""
+"""Why a job failed that found another Python than it needs: what the doctor says of it.
+
+Apart from the doctor, which does not depend on jobs: they ask it, where they fail.
+"""
 
 from __future__ import annotations
 

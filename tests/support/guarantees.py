@@ -96,9 +96,9 @@ GUARANTEES: dict[str, dict[str, str]] = {
             "and changes no order"
         ),
         "undone deletions": (
-            "No rollback, to a version or a tag, brings deleted rows back unless it is told to; "
-            "rows that came back so, by a flush, or by a log that was restored, are never said to "
-            "be gone by the receipt of that deletion"
+            "No rollback, to a version or a tag, brings deleted rows back without "
+            "`undo_deletions=True`; rows that came back so, by a flush, or by a log that "
+            "was restored, are never said to be gone by the receipt of that deletion"
         ),
         "erased bounds": (
             "A receipt is not gone while a bound in the log, of ranges or of any column of a file, "
@@ -297,8 +297,8 @@ GUARANTEES: dict[str, dict[str, str]] = {
         "verify": "`verify` also notices damage to bytes that no reader needs",
         "verified placement": (
             "`verify` asks the partitioner by hash, ranges or a column about every row, and names "
-            "file and subpartition of the first that is elsewhere; whose partitioner nobody can "
-            "ask, it calls `placement: unknown`"
+            "file and subpartition of the first that is elsewhere; under a partitioner of "
+            "the user's own, or round robin, it says `placement: unknown`"
         ),
         "wrong order": "A file in another order than its version's is never read as sorted",
         "missing files": "Empty, missing and replaced files, and links in their place, are noticed",
@@ -358,7 +358,7 @@ GUARANTEES: dict[str, dict[str, str]] = {
             "behind"
         ),
         "copies and local directories": (
-            "Whoever collects a copy, or a shuffle that was moved, removes nothing from local "
+            "A collection of a copy, or of a shuffle that was moved, removes nothing from local "
             "directories before `relocate` settles whose they are"
         ),
         "unmounted disks": (
