@@ -631,7 +631,7 @@ def test_packed_bombs_are_refused_before_anything_is_made(type_, nodes):
     "array",
     [
         pa.array([[7] * (3 << 20)], pa.list_(pa.int64())),
-        pa.array([[[]] * (3 << 20)], pa.list_(pa.list_(pa.int64()))),
+        pa.array([[[]] * (5 << 19)], pa.list_(pa.list_(pa.int64()))),
         pa.array([[{f"{i}": 1 for i in range(8)}] * (1 << 19)]),
         pa.array([[5] * (1 << 20)], pa.list_(pa.decimal128(20))),
     ],

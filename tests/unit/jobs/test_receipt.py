@@ -8,6 +8,7 @@ import pytest
 
 from arrow_format import collect_garbage, delete_rows, merge_shuffle, open_shuffle, write_shuffle
 from arrow_format.jobs.receipt import ShuffleReceipt
+from arrow_format.read.presentation import html_skew
 from tests.support.small_shuffles import FAST, numbered, write_tasks
 
 
@@ -58,6 +59,8 @@ def test_as_html():
     assert "<td>/data/&lt;x&gt;</td>" in html
     assert "<th>rows</th><td>1,234,567</td>" in html
     assert "<th>rows in largest</th><td>7</td>" in html
+    assert html.endswith(html_skew(RECEIPT.subpartition_rows))
+    assert html_skew(RECEIPT.subpartition_rows)
 
 
 @pytest.mark.parametrize(
