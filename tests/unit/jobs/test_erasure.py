@@ -733,3 +733,26 @@ def test_a_segment_that_is_being_removed_is_compacted_and_asked_about(tmp_path, 
         assert (tmp_path / "x" / expired_path(0)).exists()
         assert (tmp_path / "x" / entry_path(1)).exists()
         assert erasure_status(path, receipt).is_gone
+
+
+@guarantee("erased bounds")
+def test_bounds_that_are_given_again_are_found_by_another_deletion(tmp_path):
+    """A receipt has no keys: what is written after the compaction is not looked through for it."""
+    path = str(tmp_path / "x")
+    by = RangePartitioner("k", bounds=["SECRETKEY", "m"])
+    write(path, ["SECRETKEY", "b"], partitioner=by, n=3)
+    receipt = delete_rows(path, {"k": ["SECRETKEY"]}, options=PLAIN)
+    write(path, ["d"], mode="overwrite", partitioner=RangePartitioner("k", bounds=["d", "m"]), n=3)
+    collect(path, compact_log=True)
+    assert erasure_status(path, receipt).is_gone
+    write(path, ["d"], mode="overwrite", partitioner=by, n=3)
+    collect(path, compact_log=True)
+    assert erasure_status(path, receipt).is_gone
+    again = delete_rows(path, {"k": ["SECRETKEY"]}, options=PLAIN)
+    assert (again.num_rows, again.bound_columns) == (0, ("k",))
+    collect(path, compact_log=True)
+    assert erasure_status(path, again).bound_columns == ("k",)
+    write(path, ["d"], mode="overwrite", partitioner=RangePartitioner("k", bounds=["d", "m"]), n=3)
+    collect(path, compact_log=True)
+    assert erasure_status(path, again).is_gone
+    assert b"SECRETKEY" not in values_in_log(path)
