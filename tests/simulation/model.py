@@ -39,6 +39,8 @@ class Left(NamedTuple):
     """Rows that wait for a flush."""
     tagged: tuple[int, ...]
     """Versions that have a tag."""
+    may_be_tagged: tuple[int, ...]
+    """Versions that had one at some moment; it may have been removed before, or since."""
     deletions: tuple[Deletion, ...]
 
 

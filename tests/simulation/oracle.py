@@ -307,9 +307,16 @@ class Oracle:
         self._check_consumers(events, contents, _unsure_consumers(state))
         sure = tuple(sorted(event[2][0] for event in events if event[0] == "pends"))
         untagged = {event[1] for event in events if event[0] == "untags"}
+        may_be_tagged = {event[2] for event in events if event[0] == "tags"}
         tagged = {event[2] for event in events if event[0] == "tags" and event[1] not in untagged}
         deletions = _deletions(events)
-        left = Left(sure, tuple(sorted(tagged | {*self._kept.values()})), tuple(sorted(deletions)))
+        kept = {*self._kept.values()}
+        left = Left(
+            sure,
+            tuple(sorted(tagged | kept)),
+            tuple(sorted(may_be_tagged | kept)),
+            tuple(sorted(deletions)),
+        )
         key = state.files.key, state.now_ms, (state.late, left)
         if key not in self._left:
             self._left[key] = self._left_over(state, left)
@@ -553,7 +560,7 @@ class Oracle:
                 continue
             is_kept = bool(rows & set(keys))
             # Nobody has looked whether a tagged version has such rows.
-            has_old = any(version < searched for version in expected.tagged)
+            has_old = any(version < searched for version in expected.may_be_tagged)
             may_last = unsearched or not is_only or self._logs_values or has_old or is_undone
             # Files that a copy was made with are its original's to remove.
             may_last = may_last or self._another == ORIGINAL
