@@ -26,9 +26,11 @@ def small_log() -> Iterator[None]:
 
 
 @contextmanager
-def small_segments(segment: int = SEGMENT, interval: int = INTERVAL) -> Iterator[None]:
+def small_segments(
+    segment: int = SEGMENT, interval: int = INTERVAL, delay_ms: int = 0
+) -> Iterator[None]:
     """As :func:`log_of_sizes`, until the block ends."""
-    patch = log_of_sizes(segment, interval)
+    patch = log_of_sizes(segment, interval, delay_ms)
     try:
         yield
     finally:
@@ -39,13 +41,14 @@ LOG_SIZES = st.sampled_from([(4, 2), (8, 4), (names.SEGMENT_ENTRIES, names.CHECK
 """Numbers of a segment and of a checkpoint, the last as they are in use."""
 
 
-def log_of_sizes(segment: int, interval: int) -> pytest.MonkeyPatch:
-    """Set what a segment and a checkpoint hold, and let segments be removed without a delay.
+def log_of_sizes(segment: int, interval: int, delay_ms: int = 0) -> pytest.MonkeyPatch:
+    """Set what a segment and a checkpoint hold, and for how long a segment waits to be removed.
 
-    The caller takes it back by ``undo()``.
+    The caller takes it back by ``undo()``. Nobody patches the delay besides: who takes it back
+    later would leave that of here to all tests that follow in the process.
     """
     patch = pytest.MonkeyPatch()
     patch.setattr(names, "SEGMENT_ENTRIES", segment)
     patch.setattr(names, "CHECKPOINT_INTERVAL", interval)
-    patch.setattr(garbage, "REMOVAL_DELAY_MS", 0)
+    patch.setattr(garbage, "REMOVAL_DELAY_MS", delay_ms)
     return patch

@@ -30,7 +30,6 @@ from arrow_format import (
     write_shuffle,
 )
 from arrow_format.jobs import delete_rows as deletion
-from arrow_format.jobs import garbage
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.target import open_target
@@ -504,10 +503,9 @@ def test_segments_that_are_removed_take_the_bounds_with_them(tmp_path):
         assert struct.pack("<d", SALARY) not in values_in_log(path)
 
 
-def test_segments_that_wait_for_their_removal_are_searched_for_bounds(tmp_path, monkeypatch):
+def test_segments_that_wait_for_their_removal_are_searched_for_bounds(tmp_path):
     path, other = str(tmp_path / "x"), str(tmp_path / "other")
-    with small_segments(segment=8, interval=4):
-        monkeypatch.setattr("arrow_format.jobs.garbage.REMOVAL_DELAY_MS", 600_000)
+    with small_segments(segment=8, interval=4, delay_ms=600_000):
         for each, statistics in ((path, ("salary",)), (other, ())):
             how = {"statistics": statistics}
             with_salary(each, [1, 2], ["a", "b"], [1.0, SALARY], **how)
@@ -716,23 +714,22 @@ def entry_file(number):
 
 
 @guarantee("erased bounds")
-@pytest.mark.usefixtures("small_log")
 @pytest.mark.parametrize("blank", ["all before", "some before"])
-def test_a_segment_that_is_being_removed_is_compacted_and_asked_about(tmp_path, monkeypatch, blank):
+def test_a_segment_that_is_being_removed_is_compacted_and_asked_about(tmp_path, blank):
     """For some minutes after its list was put, all of its entries are there."""
-    monkeypatch.setattr(garbage, "REMOVAL_DELAY_MS", 600_000)
-    path = str(tmp_path / "x")
-    write(path, ["SECRETKEY", "b"], partitioner=RangePartitioner("k", bounds=["SECRETKEY"]), n=2)
-    receipt = delete_rows(path, {"k": ["SECRETKEY"]}, options=PLAIN)
-    write(path, ["d", "e"], mode="overwrite", partitioner=RangePartitioner("k", bounds=["d"]), n=2)
-    collect(path, compact_log=True)
-    for value in range(2 * SEGMENT):
-        write(path, [f"x{value}"], partitioner=RangePartitioner("k", bounds=["d"]), n=2)
-    for _ in range(2):
-        collect(path, compact_log=blank == "all before")
-        assert (tmp_path / "x" / expired_path(0)).exists()
-        assert (tmp_path / "x" / entry_path(1)).exists()
-        assert erasure_status(path, receipt).is_gone
+    path, others = str(tmp_path / "x"), RangePartitioner("k", bounds=["d"])
+    with small_segments(delay_ms=600_000):
+        write(path, ["SECRETKEY"], partitioner=RangePartitioner("k", bounds=["SECRETKEY"]), n=2)
+        receipt = delete_rows(path, {"k": ["SECRETKEY"]}, options=PLAIN)
+        write(path, ["d", "e"], mode="overwrite", partitioner=others, n=2)
+        collect(path, compact_log=True)
+        for value in range(2 * SEGMENT):
+            write(path, [f"x{value}"], partitioner=others, n=2)
+        for _ in range(2):
+            collect(path, compact_log=blank == "all before")
+            assert (tmp_path / "x" / expired_path(0)).exists()
+            assert (tmp_path / "x" / entry_path(1)).exists()
+            assert erasure_status(path, receipt).is_gone
 
 
 @guarantee("erased bounds")
