@@ -248,7 +248,8 @@ class _Translation:
         floats = [
             side for side in sides if isinstance(side, Column) and self._is_of(pt.is_floating, side)
         ]
-        if not floats:
+        nulls = [side for side in sides if isinstance(side, Literal) and not side.value.is_valid]
+        if nulls or not floats:  # with a null it is null, of a NaN too
             return compared
         if len([side for side in sides if isinstance(side, Column)]) == 1:
             is_left = floats[0] is left

@@ -3,7 +3,7 @@
 import datetime as dt
 import pickle
 from decimal import Decimal
-from operator import and_, invert, or_
+from operator import and_, ge, gt, invert, lt, ne, or_
 
 import numpy as np
 import pyarrow as pa
@@ -153,6 +153,19 @@ def test_an_expression_finds_what_it_finds_in_a_table_of_pyarrow(data):
     found = np.flatnonzero(bound.mask(columns, table.num_rows)).tolist()
     numbered = table.append_column("row", pa.array(range(table.num_rows)))
     assert found == numbered.filter(expression)["row"].to_pylist()
+
+
+@pytest.mark.parametrize("compared", [gt, ge, lt, ne])
+def test_a_comparison_with_a_null_is_null_of_a_nan_too(compared):
+    """Found at random: what is not greater than a null was a NaN."""
+    table = pa.table({"x": [1.0, NAN, None]})
+    null = pa.scalar(None, pa.float64())
+    for condition in (compared(pc.field("x"), null), compared(pc.scalar(null), pc.field("x"))):
+        for expression in (condition, ~condition):
+            bound = bind_filter(expression, table.schema)
+            columns = [table[name].combine_chunks() for name in bound.columns]
+            assert not bound.mask(columns, 3).any()
+            assert table.filter(expression).num_rows == 0
 
 
 def test_in_with_nulls_and_without_values():
