@@ -367,6 +367,21 @@ def test_a_failure_of_the_pool_fails_all(sources):
     assert pool.used_bytes == 0
 
 
+def test_who_starves_takes_back_at_once_what_another_has_fetched(sources, monkeypatch):
+    plans = [(one, one.plan()) for one in sources]
+    pool = ReadBufferPool(sum(chunk.length for chunk in plans[0][1]) + 500)
+    monkeypatch.setattr(pool, "_wait", lambda _: pytest.fail("waits for bytes that are there"))
+    scheduler = ReadScheduler(pool, max_gap_bytes=0, read_ahead=False)
+    found = [[], []]
+    with scheduler.add_reader(plans[:1]) as first:
+        found[0].append(next(first))  # the pool is full of the rest
+        with scheduler.add_reader(plans[1:2]) as second:
+            found[1] += second
+        found[0] += first
+    check(found[0], plans[0])
+    check(found[1], plans[1])
+
+
 @pytest.mark.parametrize("whole", [True, False], ids=["scheduler", "reader"])
 def test_release_while_reading_surfaces_and_loses_no_buffer(storage, source, whole):
     is_reading, may_go_on = threading.Event(), threading.Event()

@@ -250,6 +250,21 @@ def test_a_sorted_read_of_no_column_holds_its_sort_keys(tmp_path):
     assert len(reader.groups(None, [])) > 5
 
 
+def test_a_group_that_is_larger_than_the_average_says_is_read_one_by_one(path):
+    """It is not held to be ordered, and no row that was read before this was seen comes twice."""
+    reader = open_shuffle(path)._reader
+    found = {}
+    for group_bytes in (1 << 20, 1):
+        reader._options = SimpleNamespace(
+            group_bytes=group_bytes, decoding_threads=1, decoded_bytes=1 << 20
+        )
+        runs = list(reader.ordered(0, N, None))
+        assert [row for run in runs for row in run.batch.to_pylist()] == expected(range(N))
+        found[group_bytes] = [len(set(run.subpartitions.tolist())) for run in runs]
+    assert found[1 << 20] == [4]
+    assert set(found[1]) == {1}
+
+
 def test_reading_is_repeatable_and_leaves_nothing_open(shuffle):
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     gc.collect()  # what the writing left, which Python may collect at any moment
