@@ -1,4 +1,4 @@
-"""A real storage that remembers what is read of data files, and can hold reads up or fail them."""
+"""A real storage that remembers what is read and made durable, and can hold up or fail reads."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ class RecordingStorage(PosixStorage):
         """Path and ranges of each read of a data file, in order."""
         self.others: list[str] = []
         """Path of each other file that was read, in order."""
+        self.durable: list[str] = []
+        """Path of each file that was asked to be durable when it was put, in order."""
         self.open: dict[str, int] = {}
         """How often each data file is open now."""
         self.most_open = 0
@@ -42,6 +44,11 @@ class RecordingStorage(PosixStorage):
     def read(self, path: str, *, num_bytes: int | None = None) -> bytes:
         self.others.append(path)
         return super().read(path, num_bytes=num_bytes)
+
+    def put_if_absent(self, path: str, data: bytes, *, sync: bool) -> None:
+        super().put_if_absent(path, data, sync=sync)
+        if sync:
+            self.durable.append(path)
 
     def count(self, path: str, change: int) -> None:
         with self._lock:

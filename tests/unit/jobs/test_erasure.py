@@ -183,6 +183,17 @@ def test_rows_that_come_back_and_go_by_versions(path):
         assert erasure_status(path, other).rolled_back == 0
 
 
+def test_a_rollback_in_the_middle_of_a_checkpoint_is_not_passed_over(path):
+    with small_segments(segment=64, interval=4):
+        receipt = delete_rows(path, {"k": [2]}, options=PLAIN)
+        for key in range(70, 76):
+            write(path, [key])
+        undone = rollback_shuffle(path, 2, undo_deletions=True).version
+        assert undone == 10  # the checkpoint at 12 begins at 8
+        last = [write(path, [key]).version for key in range(10, 20)][-1]
+        assert erasure_status(path, receipt).versions == ((1, 2), (undone, last))
+
+
 @guarantee("undone deletions")
 def test_rows_that_only_earlier_versions_have_do_not_come_back_either(path):
     write(path, [1, 3], mode="overwrite")
@@ -468,6 +479,44 @@ def test_range_bounds_of_an_earlier_shape_keep_the_receipt_open(tmp_path, later,
     collect(path, compact_log=True)
     assert erasure_status(path, receipt).is_gone
     assert b"SECRETKEY" not in values_in_log(path)
+
+
+@guarantee("erased bounds")
+def test_range_bounds_of_an_empty_version_in_between_keep_the_receipt_open(tmp_path):
+    """Of its job there are no map outputs that the newest version could lack."""
+    path = str(tmp_path / "x")
+    by = RangePartitioner("k", bounds=["SECRETKEY"])
+    write(path, ["a"])
+    schema = pa.schema([("k", pa.string()), ("name", pa.string())])
+    job = begin_job(path, schema, num_subpartitions=2, partitioner=by, options=PLAIN)
+    open_target(job, "overwrite")
+    job.make_directories()
+    commit_job(job, [], mode="overwrite")
+    write(path, ["SECRETKEY", "b"], mode="overwrite")
+    receipt = delete_rows(path, {"k": ["SECRETKEY"]}, options=PLAIN)
+    assert receipt.statistics_columns == ("k",)
+    collect(path, compact_log=True)
+    assert b"SECRETKEY" not in values_in_log(path)
+
+
+@guarantee("erased bounds")
+def test_range_bounds_of_entries_that_were_put_back_keep_the_receipt_open(tmp_path):
+    """Though of those that are looked at none has them: only the ends of a segment are."""
+    path = str(tmp_path / "x")
+    by = RangePartitioner("k", bounds=["SECRETKEY", "aaa", "mmm"])
+    write(path, ["SECRETKEY", "b"], partitioner=by)
+    write(path, ["c"], partitioner=by)
+    receipt = delete_rows(path, {"k": ["SECRETKEY"]}, options=PLAIN)
+    for keys in (["d"], ["e"], ["f"]):
+        write(path, keys, mode="overwrite" if keys == ["d"] else "append")
+    copies = {number: Path(path, entry_path(number)).read_bytes() for number in range(2, 6)}
+    collect(path, compact_log=True)
+    assert erasure_status(path, receipt).is_gone
+    for number, content in copies.items():
+        Path(path, entry_path(number)).write_bytes(content)
+    assert erasure_status(path, receipt).bound_columns == ("k",)
+    collect(path, compact_log=True)
+    assert erasure_status(path, receipt).is_gone
 
 
 @guarantee("erased bounds")

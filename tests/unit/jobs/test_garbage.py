@@ -45,6 +45,7 @@ from tests.support.interrupted_storage import (
     dies_after,
 )
 from tests.support.logs import start_job
+from tests.support.recording_storage import RecordingStorage
 from tests.support.small_shuffles import (
     N,
     begin,
@@ -281,6 +282,14 @@ class TestJobs:
         assert all_values(tmp_path) == list(range(10))
         assert write(tmp_path, 50).version == 3, "the fence took a number"
         assert collect_garbage(tmp_path).fenced_jobs == ()
+
+    def test_a_fence_is_durable_before_files_go(self, tmp_path):
+        write(tmp_path, 0)
+        job, _ = start_job(tmp_path)
+        touch(tmp_path / job.directory, 2 * DAY)
+        storage = RecordingStorage(str(tmp_path))
+        assert collect_garbage(storage).fenced_jobs == (job.job_id,)
+        assert storage.durable[:1] == [entry_path(2)]
 
     @pytest.mark.parametrize("where", ["data", "directory"])
     def test_a_job_that_wrote_of_late_is_not(self, tmp_path, where):

@@ -84,6 +84,16 @@ def put_checkpoint(path, number):
     return path / checkpoint_path(number)
 
 
+def test_what_entries_are_removed_for_is_durable_though_they_are_not(path):
+    storage = RecordingStorage(str(path))
+    log = CommitLog(storage)
+    log.put_checkpoint(commit(log), 2)
+    log.put_base(log.view(), 3)
+    with small_segments(4, 2):
+        log.put_removed(0)
+    assert storage.durable == [checkpoint_path(2), base_path(3), expired_path(0)]
+
+
 @guarantee("checkpoints")
 @pytest.mark.parametrize("numbers", [(1,), (2,), (3,), (4,), (2, 4), (5,), (1, 2, 3, 4, 5)])
 def test_versions_are_the_same_with_checkpoints_as_without(path, numbers):

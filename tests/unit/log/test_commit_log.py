@@ -23,7 +23,7 @@ from arrow_format.errors import (
 from arrow_format.log.commit_log import AlreadyCommittedError, CommitLog
 from arrow_format.log.entry import decode_entry, encode_entry, jobs_of
 from arrow_format.log.job_ends import encode_removed
-from arrow_format.log.names import entry_path, expired_path
+from arrow_format.log.names import entry_path, expired_path, numbers_of, segment_of
 from arrow_format.storage.open import ObjectExistsError, ObjectNotFoundError, PosixStorage
 from arrow_format.streaming.lease import take_lease
 from tests.support.consumers import ConsumerRegistry
@@ -31,6 +31,7 @@ from tests.support.guarantees import guarantee
 from tests.support.hostile import forged_frame
 from tests.support.log_entries import commit, fence, next_entry
 from tests.support.logs import log_of
+from tests.support.small_log import SEGMENT, small_segments
 from tests.support.small_shuffles import numbered, write_tasks
 
 
@@ -374,25 +375,29 @@ class TestRemovedSegments:
     """A writer looks last whether its number was free because its segment had been removed."""
 
     def remove(self, storage, log, number):
-        """Remove an entry as a collection does, which lists it and those before it."""
-        entries = [log.record(each) for each in range(1, number + 1)]
+        """Remove an entry as a collection does, which lists those of its segment up to it."""
+        segment = segment_of(number)
+        entries = [log.record(each) for each in numbers_of(segment) if each <= number]
         commit_ids = [entry.commit_id for entry in entries]
         removed = encode_removed(commit_ids, [jobs_of(entry) for entry in entries])
-        storage.put_if_absent(expired_path(0), removed, sync=False)
+        storage.put_if_absent(expired_path(segment), removed, sync=False)
         path_of(storage, number).unlink()
 
     @guarantee("freed numbers")
-    def test_a_put_at_a_freed_number_is_taken_back(self, log, storage):
-        commit(log)
-        stale = log.view()
-        commit(log)
-        other = CommitLog(storage)
-        for _ in range(600):
-            commit(other)
-        self.remove(storage, log, 2)
-        entry = log.append(next_entry, sync=False, view=stale)
-        assert entry.version == 603
-        assert not path_of(storage, 2).exists()
+    @pytest.mark.parametrize("number", [1, 2, SEGMENT, SEGMENT + 1])
+    def test_a_put_at_a_freed_number_is_taken_back(self, log, storage, number):
+        """Also at the first of a segment, whose list does not have the entry before it."""
+        with small_segments():
+            for _ in range(number - 1):
+                commit(log)
+            stale = log.view()
+            other = CommitLog(storage)
+            for _ in range(5 * SEGMENT):
+                commit(other)
+            self.remove(storage, log, number)
+            entry = log.append(next_entry, sync=False, view=stale)
+            assert entry.version == number + 5 * SEGMENT
+            assert not path_of(storage, number).exists()
 
     @guarantee("freed numbers")
     def test_a_commit_that_expired_since_is_one(self, storage, monkeypatch):
