@@ -311,3 +311,6 @@ def test_an_append_of_what_spark_has_nothing_for_goes_only_to_such(tmp_path):
             write_shuffle(odd, mode=mode, **where)
     write_shuffle(odd, for_spark=False, **where)
     assert write_shuffle(odd, mode="append", **where).version == 2
+    # What does not fit is told in its own type: no other would do.
+    with pytest.raises(SchemaError, match=r"column 'i' is month_day_nano_interval .*uint8"):
+        write_shuffle(odd.set_column(1, "i", pa.array([1], pa.uint8())), mode="append", **where)

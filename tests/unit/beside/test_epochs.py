@@ -1,5 +1,6 @@
 """Rows dealt to readers of an epoch: each once, in the order of a seed, and resumable."""
 
+import inspect
 from itertools import pairwise
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arrow_format import OptionError, open_shuffle, write_shuffle
+from arrow_format import OptionError, Shuffle, open_shuffle, write_shuffle
 from arrow_format.beside.epoch_reader import EpochReader
 from arrow_format.beside.epochs import Epochs, slices, taken_of_each
 from tests.support.small_shuffles import FAST
@@ -99,6 +100,13 @@ def test_more_batches_than_an_epoch_has():
 def test_bad_options(options, message):
     with pytest.raises(OptionError, match=message):
         Epochs(**options)
+
+
+def test_a_dataset_has_the_defaults_of_its_epochs():
+    taken = inspect.signature(Shuffle.to_torch).parameters
+    options = Epochs(batch_size=1)
+    for name in ("seed", "shuffle_rows", "drop_last"):
+        assert taken[name].default == getattr(options, name)
 
 
 @pytest.fixture(scope="module")

@@ -45,7 +45,7 @@ from arrow_format.streaming.flush_pending import flush_if_due, flush_if_last, is
 from connector.cli import main as cli
 from tests.support.guarantees import guarantee
 from tests.support.logs import PENDING_SCHEMA as SCHEMA
-from tests.support.logs import put
+from tests.support.logs import put, start_job
 from tests.support.recording_storage import RecordingStorage
 from tests.support.small_shuffles import files_below
 
@@ -314,6 +314,16 @@ def test_a_first_version_that_what_is_pending_could_not_follow_is_refused(tmp_pa
     write([2], "PIPELINED")
     flush(path)
     assert rows(path) == [(1, 1), (2, 2)]
+
+
+def test_a_first_version_asks_again_at_its_commit_what_is_pending_by_then(tmp_path):
+    path = tmp_path / "s"
+    job, statuses = start_job(path)
+    put(path, [(1, 1)])
+    with pytest.raises(SchemaError, match=r"another schema: .*wait to be flushed"):
+        commit_job(job, statuses, mode="append")
+    flush(path)
+    assert rows(path) == [(1, 1)]
 
 
 def test_what_is_pending_is_of_one_type_before_there_is_a_version(tmp_path):

@@ -1,0 +1,66 @@
+"""A file of one region goes to the first directory that takes it."""
+
+import numpy as np
+import pytest
+
+from arrow_format.arrays.batches import Rows
+from arrow_format.errors import OutOfDiskError
+from arrow_format.model import RegionKind
+from arrow_format.options import WriteOptions
+from arrow_format.storage.local_dirs import WriteRoots
+from arrow_format.storage.open import PosixStorage
+from arrow_format.write.region_file import write_region_file
+from tests.support.small_shuffles import metadata_of, numbered
+
+N = 4
+
+
+class FullDisk(PosixStorage):
+    """Makes files and takes no bytes."""
+
+    def open_writer(self, path, *, sync):
+        writer = super().open_writer(path, sync=sync)
+
+        def fails(_):
+            msg = "no space left on device"
+            raise OutOfDiskError(msg)
+
+        writer.writev = fails
+        return writer
+
+
+def written(roots):
+    opened = []
+
+    def open_rows():
+        opened.append(None)
+        for number, ids in enumerate(([0, 0, 2], [2, 3])):
+            yield Rows(numbered(ids, 10 * number), np.array(ids, np.int32))
+
+    reader = write_region_file(
+        open_rows,
+        RegionKind.UNICAST,
+        0,
+        roots=roots,
+        path_in=lambda _: "here/file",
+        metadata=metadata_of(N),
+        options=WriteOptions(sync=False),
+        num_bytes=100,
+        raw_bytes=200,
+    )
+    return reader, len(opened)
+
+
+def test_a_directory_that_fails_is_left_out_and_the_rows_go_to_the_next(tmp_path):
+    full, other = FullDisk(str(tmp_path / "full")), PosixStorage(str(tmp_path / "other"))
+    for storage in (full, other):
+        storage.make_directory("here", sync=False)
+    roots = WriteRoots(full, [other])
+    reader, times = written(roots)
+    assert (reader.file.root, times) == (other.root, 2)
+    (region,) = reader.regions
+    assert region.subpartition_rows(N)[1].tolist() == [2, 0, 2, 1]
+    assert len(roots) == 1
+    assert [path for path in tmp_path.rglob("*.*") if "full" in path.parts] == []
+    with pytest.raises(OutOfDiskError, match="no space left"):
+        written(WriteRoots(full))
