@@ -7,7 +7,7 @@ keeps its receipt learns from it when the last of these values is gone too.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -16,11 +16,11 @@ from pyarrow import types as pt
 
 from arrow_format.errors import ShuffleError
 from arrow_format.format.single_values import from_binaries
-from arrow_format.format.statistics import has_statistics
 from arrow_format.jobs.kept_outputs import lost_among, lost_bounds
 from arrow_format.keys.column_statistics import MOST_CHARACTERS
 from arrow_format.keys.partitioner import partitioner_from_description
 from arrow_format.keys.range_partitioner import RangePartitioner
+from arrow_format.log.entry import ERASE, EXPIRE, FENCE, TAG
 from arrow_format.log.outputs import NO_OUTPUTS, MapOutputs
 
 if TYPE_CHECKING:
@@ -32,14 +32,30 @@ if TYPE_CHECKING:
     from arrow_format.log.reader import LogReader, LogView
 
 
-@dataclass(frozen=True, slots=True)
+MOST_COMPARED = 8
+"""How often a commit that others overtake compares bounds. After that any column may have bounds of
+the keys: a deletion that never ends is worse than a receipt that waits for a compaction."""
+
+_KEEPS = ("append", FENCE, EXPIRE, TAG, ERASE)
+"""Operations after which a version has all bounds of the one before, and that add no others."""
+
+
+@dataclass(slots=True)
 class LookedBack:
-    """Which bounds of the past may be of rows of the keys, as of a number of the log."""
+    """Which bounds of the past may be of rows of the keys, as of a number of the log.
+
+    It keeps what came after that number, so that each entry is read once, however often a commit is
+    tried.
+    """
 
     number: int
     now: MapOutputs
     """Of the version that was to come then."""
     columns: frozenset[str]
+    late: list[LogEntry] = field(default_factory=list)
+    """Entries after :attr:`number`, without gaps."""
+    num_compared: int = 0
+    """How often bounds of the whole version were compared since."""
 
 
 class BoundsOfKeys:
@@ -81,21 +97,30 @@ class BoundsOfKeys:
                 return log.read(read)
         return LookedBack(self._newest.version, NO_OUTPUTS, self._any_column())
 
-    def columns_at(self, view: LogView, back: LookedBack, now: MapOutputs) -> frozenset[str]:
-        """Return columns of such bounds at a number: those of a moment ago, and what came since."""
-        numbers = range(back.number + 1, view.newest + 1)
-        if not numbers:
-            return back.columns
+    def columns_at(
+        self, view: LogView, back: LookedBack, now: Callable[[], MapOutputs]
+    ) -> frozenset[str]:
+        """Return columns of such bounds at a number: those of a moment ago, and what came since.
+
+        ``now`` makes the map outputs of the version that is to come.
+        """
         with contextlib.suppress(ShuffleError):  # one was removed meanwhile, say
-            entries = self._log.records(numbers).values()
-            past = [(entry, entry.map_outputs) for entry in entries]
-            lost = lost_among([*past, (None, back.now)], now, self._newest.partitioner)
-            return back.columns | self._columns_of(lost)
+            numbers = range(back.number + 1 + len(back.late), view.newest + 1)
+            if len(numbers) == 1 and view.last is not None:
+                back.late.append(view.last)
+            else:
+                back.late += self._log.records(numbers).values()
+            if all(entry.operation in _KEEPS for entry in back.late):
+                return back.columns
+            if back.num_compared < MOST_COMPARED:
+                back.num_compared += 1
+                past = [(entry, entry.map_outputs) for entry in back.late]
+                lost = lost_among([*past, (None, back.now)], now(), self._newest.partitioner)
+                return back.columns | self._columns_of(lost)
         return self._any_column()
 
     def _any_column(self) -> frozenset[str]:
-        schema = self._newest.data_schema
-        return frozenset(field.name for field in schema if has_statistics(field.type))
+        return frozenset(self._newest.data_schema.names)
 
     def _columns_of(self, lost: LostBounds) -> frozenset[str]:
         """Return columns of which bounds of the past may be values of the deleted rows."""

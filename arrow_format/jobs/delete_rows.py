@@ -60,6 +60,10 @@ if TYPE_CHECKING:
     from arrow_format.log.transactions import CommittedTransaction
     from arrow_format.read.shuffle import Shuffle
 
+MOST_SEARCHED = 8
+"""How often pending commits that come while a deletion is committed are searched. After that they
+may hold rows of the keys: more would come than it can look at."""
+
 ATTEMPTS = 4
 """How often a deletion begins again whose map outputs another writer replaced meanwhile."""
 
@@ -127,21 +131,24 @@ def delete_rows(
     CorruptShuffleError, FormatVersionError
         A file to be searched is damaged or missing.
     StorageError, OutOfDiskError
-        The files could not be written.
+        The files could not be written; or the message says that the deletion was committed, and
+        what failed after that.
+    UnsettledCommitError
+        The store did not answer, and the deletion may still appear.
 
-    After any error nothing was changed.
+    After any other error nothing was changed. With a transaction repeat it after any: what was
+    committed returns its receipt.
     """
     options = WriteOptions() if options is None else check_type("options", options, WriteOptions)
     check_version_number(expected_version)
     once = Transaction.of(transaction)
     storage = open_storage(path, storage_options)
     for left in reversed(range(ATTEMPTS)):
-        if once is not None:
-            before = find_transaction(CommitLog(storage), once, deletes=True)
-            if before is not None:
-                return _receipt_again(storage.root, before)
-        shuffle = open_shuffle(storage)
         log = CommitLog(storage)
+        before = once and find_transaction(log, once, deletes=True)
+        if before:
+            return _receipt_again(storage.root, before)
+        shuffle = open_shuffle(storage)
         check_expected(log, log.view(), expected_version)
         deletion = _Deletion(shuffle, keys, options, once, expected_version, on_bytes)
         try:
@@ -149,10 +156,11 @@ def delete_rows(
                 return deletion.run()
         except _RepetitionError as error:
             return _receipt_again(storage.root, error.committed)
-        except AlreadyCommittedError:
-            raise
-        except CommitConflictError:
-            if not left:
+        except CommitConflictError as error:
+            before = once and find_transaction(log, once, deletes=True)
+            if before:
+                return _receipt_again(storage.root, before)
+            if not left or isinstance(error, AlreadyCommittedError):
                 raise
     raise AssertionError  # the last attempt returns or raises
 
@@ -190,6 +198,8 @@ class _Late:
     """Pending commits that may hold rows of the keys, and their map outputs."""
     numbers: set[int] = field(default_factory=set)
     """All that were looked at."""
+    num_tries: int = 0
+    """How often there were some that had not been looked at."""
 
 
 class _Deletion:
@@ -280,7 +290,11 @@ class _Deletion:
         )
 
     def _with_late(
-        self, receipt: DeletionReceipt, view: LogView, back: LookedBack, now: MapOutputs
+        self,
+        receipt: DeletionReceipt,
+        view: LogView,
+        back: LookedBack,
+        now: Callable[[], MapOutputs],
     ) -> DeletionReceipt:
         """Add what was committed between the search and the deletion, at the number it takes."""
         late, content = self._late, view.state.content
@@ -291,11 +305,13 @@ class _Deletion:
         ]
         late.numbers.update(new)
         late.holding |= dict.fromkeys(new, NO_OUTPUTS)
-        with contextlib.suppress(ShuffleError):  # else removed since, and so are their map outputs
-            for number, entry in self._log.records(new).items():
-                late.holding[number] = entry.map_outputs
-                if not self._may_be_pending(entry):
-                    del late.holding[number]
+        late.num_tries += bool(new)
+        if late.num_tries <= MOST_SEARCHED:
+            with contextlib.suppress(ShuffleError):  # else removed since, with their map outputs
+                for number, entry in self._log.records(new).items():
+                    late.holding[number] = entry.map_outputs
+                    if not self._may_be_pending(entry):
+                        del late.holding[number]
         waiting = {*view.state.pending.numbers}
         pending = [number for number in late.holding if number in waiting]
         outputs = [output for number in pending for output in late.holding[number]]
@@ -317,9 +333,7 @@ class _Deletion:
             check_expected(self._log, view, self._expected_version)
             self._check_is_new(view)
             if back is not None:
-                snapshot = self._log.snapshot_of(view)
-                now = NO_OUTPUTS if snapshot is None else snapshot.map_outputs
-                done = self._with_late(receipt, view, back, now)
+                done = self._with_late(receipt, view, back, partial(self._outputs_at, view))
             is_asked = bool(done.files or done.pending) and view.state.deleted < searched
             if self._once is None and not is_asked:
                 return None
@@ -331,6 +345,10 @@ class _Deletion:
 
         self._log.append(decide, sync=self._options.sync)
         return done
+
+    def _outputs_at(self, view: LogView) -> MapOutputs:
+        snapshot = self._log.snapshot_of(view)
+        return NO_OUTPUTS if snapshot is None else snapshot.map_outputs
 
     def _check_is_new(self, view: LogView) -> None:
         """Raise where another process has committed the transaction."""
@@ -369,24 +387,16 @@ class _Deletion:
             return MapOutputs.concat([now.without(inputs.keys), written])
 
         def write(job: ShuffleJob) -> tuple[list[Replacement], Totals]:
-            nonlocal written, back
+            nonlocal written, back, receipt
             roots = WriteRoots(job.storage, job.open_local_roots())
             changes = [
                 self._write(job, roots, number, held, totals) for number, held in enumerate(holding)
             ]
             written = MapOutputs.of(output for change in changes for output in change.outputs)
             back = self._bounds.looked_back(after)
-            return changes, totals
-
-        def complete(entry: LogEntry, view: LogView, replaced: Snapshot) -> LogEntry:
-            nonlocal done
-            assert back is not None  # since what is committed was written
-            self._check_is_new(view)
             lost = np.flatnonzero(totals[0])
-            named = replace(
+            receipt = replace(
                 receipt,
-                version=view.newest + 1,
-                commit_id=entry.commit_id,
                 num_rows=sum(held.num_rows for held in holding),
                 subpartition_rows=dict(
                     zip(lost.tolist(), (-totals[0][lost]).tolist(), strict=True)
@@ -396,7 +406,14 @@ class _Deletion:
                 written_bytes=written.num_bytes,
                 files=self._files_of(inputs) + receipt.files,
             )
-            done = self._with_late(named, view, back, after(replaced.map_outputs))
+            return changes, totals
+
+        def complete(entry: LogEntry, view: LogView, replaced: Snapshot) -> LogEntry:
+            nonlocal done
+            assert back is not None  # since what is committed was written
+            self._check_is_new(view)
+            named = replace(receipt, version=view.newest + 1, commit_id=entry.commit_id)
+            done = self._with_late(named, view, back, lambda: after(replaced.map_outputs))
             return structs.replace(entry, **self._committed_as(done))
 
         replace_outputs(

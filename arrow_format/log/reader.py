@@ -83,7 +83,7 @@ _NO_VERSION = {
     FENCE: "gives up unfinished jobs",
     EXPIRE: "lets versions expire",
     TAG: "changes a tag",
-    ERASE: "asks that rows of earlier versions go",
+    ERASE: "notes a deletion of rows that only earlier versions may have",
 }
 
 

@@ -62,8 +62,8 @@ def delete(
     from arrow_format.read.shuffle import open_shuffle
 
     if check is not None:
-        if key or keys is not None:
-            msg = "--check deletes nothing; leave --key and --keys out"
+        if key or keys is not None or transaction is not None or expected_version is not None:
+            msg = "--check deletes nothing; leave the options of a deletion out"
             raise OptionError(msg)
         _check(path, check, as_json=as_json)
         return

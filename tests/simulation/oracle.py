@@ -305,7 +305,8 @@ class Oracle:
         if self._world.jumps:
             self._check_times(state, seen)
         self._check_consumers(events, contents, _unsure_consumers(state))
-        sure = tuple(sorted(event[2][0] for event in events if event[0] == "pends"))
+        pending = [event[2][0] for event in events if event[0] == "pends"]
+        sure = tuple(sorted(row for row in pending if row not in _flushed_and_deleted(events)))
         untagged = {event[1] for event in events if event[0] == "untags"}
         may_be_tagged = {event[2] for event in events if event[0] == "tags"}
         tagged = {event[2] for event in events if event[0] == "tags" and event[1] not in untagged}
@@ -629,6 +630,21 @@ def _deletions(events: list[tuple[Any, ...]]) -> set[Deletion]:
             is_undone = after < number < until
             deletions.add(Deletion(receipt, keys, is_only, unsearched, searched, is_undone))
     return deletions
+
+
+def _flushed_and_deleted(events: list[tuple[Any, ...]]) -> set[int]:
+    """Return the rows of deletions that came after a flush: what was pending may be among them."""
+    numbers = {event[1]: event[2] for event in events if event[0] == "is"}
+    begun = [event[1:] for event in events if event[0] == "begins"]
+    flushed = min(
+        (numbers.get(op, inf) for op, _, _ in begun if op.startswith("flush")), default=inf
+    )
+    return {
+        row
+        for op, kind, rows in begun
+        if kind == "delete" and numbers.get(op, 0) > flushed
+        for row in rows
+    }
 
 
 def _unsure_consumers(state: State) -> frozenset[str]:

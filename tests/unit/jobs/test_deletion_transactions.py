@@ -22,6 +22,7 @@ from arrow_format import (
     open_shuffle,
     write_shuffle,
 )
+from arrow_format.jobs import bounds_of_keys
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.entry import decode_entry, encode_entry
 from arrow_format.log.names import entry_path
@@ -230,6 +231,48 @@ def test_bounds_that_are_lost_while_it_commits_are_in_the_receipt(tmp_path, key)
         receipt = delete_rows(path, {"k": [key]}, transaction=(APP, 1), options=options)
     assert receipt.statistics_columns == ("name",)
     assert delete_rows(path, {"k": [key]}, transaction=(APP, 1)) == again(receipt)
+
+
+@pytest.mark.parametrize("deletes", [False, True])
+def test_a_deletion_that_others_overtake_again_and_again(path, monkeypatch, deletes):
+    """Each try looks at what came since the last; what it cannot keep up with, it leaves open."""
+    append(path, list(range(100, 130)))
+    put, num_left, compared, read = CommitLog._put, 20, [], []
+    lost_among, records = bounds_of_keys.lost_among, CommitLog.records
+
+    def overtaken(self, *arguments, **how):
+        nonlocal num_left
+        if self.root == path and not (put_by_another or num_left == 0):
+            num_left -= 1
+            put_by_another.append(True)
+            if deletes:
+                delete_rows(path, {"k": [100 + num_left]}, options=PLAIN)
+            else:
+                append(path, [200 + num_left])
+            put_by_another.clear()
+        return put(self, *arguments, **how)
+
+    def count_compared(*arguments):
+        if not put_by_another:
+            compared.append(len(arguments[0]))
+        return lost_among(*arguments)
+
+    def count_read(self, numbers, **how):
+        if not put_by_another:
+            read.extend(numbers)
+        return records(self, numbers, **how)
+
+    put_by_another = []
+    monkeypatch.setattr(CommitLog, "_put", overtaken)
+    monkeypatch.setattr(bounds_of_keys, "lost_among", count_compared)
+    monkeypatch.setattr(CommitLog, "records", count_read)
+    receipt = delete(path, [2])
+    assert (receipt.num_rows, receipt.version, num_left) == (2, 24, 0)
+    assert receipt.unsearched_version == (0 if deletes else 23)
+    assert len(compared) == (bounds_of_keys.MOST_COMPARED if deletes else 0)
+    assert receipt.statistics_columns == (("k",) if deletes else ())
+    assert not [number for number in read if number > 3], "each try knows the entry that won"
+    assert delete(path, [2]) == again(receipt)
 
 
 def test_a_path_that_moved_is_named_as_it_is_now(path, tmp_path):
