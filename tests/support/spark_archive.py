@@ -25,11 +25,9 @@ def use(spark: SparkSession, directory: Path) -> None:
     found = spark.read.parquet(str(directory / "rows"))
     found.groupBy("k").count().orderBy("k").collect()
     found.join(rows, "k").where("k > 2").toArrow()
-    ticks = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
-    writer = ticks.writeStream.format("noop").option("checkpointLocation", str(directory / "c"))
-    query = writer.start()
-    query.processAllAvailable()
-    query.stop()
+    stream = spark.readStream.schema(rows.schema).parquet(str(directory / "rows"))
+    writer = stream.writeStream.format("noop").option("checkpointLocation", str(directory / "c"))
+    writer.trigger(availableNow=True).start().awaitTermination(60)
 
 
 def main() -> None:
