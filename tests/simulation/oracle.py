@@ -33,6 +33,7 @@ What actors say of themselves (:func:`~tests.simulation.process.note`):
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from itertools import combinations
 from math import inf
@@ -305,8 +306,7 @@ class Oracle:
         if self._world.jumps:
             self._check_times(state, seen)
         self._check_consumers(events, contents, _unsure_consumers(state))
-        pending = [event[2][0] for event in events if event[0] == "pends"]
-        sure = tuple(sorted(row for row in pending if row not in _flushed_and_deleted(events)))
+        sure = _sure_of_pending(events)
         untagged = {event[1] for event in events if event[0] == "untags"}
         may_be_tagged = {event[2] for event in events if event[0] == "tags"}
         tagged = {event[2] for event in events if event[0] == "tags" and event[1] not in untagged}
@@ -632,19 +632,28 @@ def _deletions(events: list[tuple[Any, ...]]) -> set[Deletion]:
     return deletions
 
 
-def _flushed_and_deleted(events: list[tuple[Any, ...]]) -> set[int]:
-    """Return the rows of deletions that came after a flush: what was pending may be among them."""
+def _sure_of_pending(events: list[tuple[Any, ...]]) -> tuple[int, ...]:
+    """Return the rows of pending commits that a flush must publish, or has published.
+
+    Unless a deletion of the row may have come after the flush: one whose receipt does not have the
+    commit as pending, or one of unknown end, which has none.
+    """
     numbers = {event[1]: event[2] for event in events if event[0] == "is"}
-    begun = [event[1:] for event in events if event[0] == "begins"]
-    flushed = min(
-        (numbers.get(op, inf) for op, _, _ in begun if op.startswith("flush")), default=inf
+    numbers |= {event[1]: 0 for event in events if event[0] in ("fails", "does nothing")}
+    receipts = {event[1]: json.loads(event[4]) for event in events if event[0] == "deletes"}
+    deleted = [event[1:] for event in events if event[:1] + event[2:3] == ("begins", "delete")]
+    return tuple(
+        sorted(
+            rows[0]
+            for rows, number in (event[2:] for event in events if event[0] == "pends")
+            if not any(
+                rows[0] in keys
+                and numbers.get(op, inf) > number
+                and number not in receipts.get(op, {"pending": ()})["pending"]
+                for op, _, keys in deleted
+            )
+        )
     )
-    return {
-        row
-        for op, kind, rows in begun
-        if kind == "delete" and numbers.get(op, 0) > flushed
-        for row in rows
-    }
 
 
 def _unsure_consumers(state: State) -> frozenset[str]:

@@ -104,6 +104,15 @@ SCHEDULES = {
         "stalled append and gc",
         "A@entry-link A*1 B$ A$",
     ),
+    # A flush died behind its entry, and the deletion took the row away that it had published: the
+    # judge took that row for one that waits to be flushed.
+    **{
+        f"a flush that dies before a deletion{on}": (
+            f"deletion, pending append and flush{on}",
+            "P$ F@entry-link F*1 D$",
+        )
+        for on in ("", " on a store")
+    },
 }
 
 
