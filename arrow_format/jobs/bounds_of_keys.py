@@ -20,7 +20,7 @@ from arrow_format.jobs.kept_outputs import lost_among, lost_bounds
 from arrow_format.keys.column_statistics import MOST_CHARACTERS
 from arrow_format.keys.partitioner import partitioner_from_description
 from arrow_format.keys.range_partitioner import RangePartitioner
-from arrow_format.log.entry import ERASE, EXPIRE, FENCE, TAG
+from arrow_format.log.entry import TAKE_NOTHING
 from arrow_format.log.outputs import NO_OUTPUTS, MapOutputs
 
 if TYPE_CHECKING:
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 MOST_COMPARED = 8
 """How often a commit that others overtake compares bounds. After that any column may have bounds of
 the keys: a deletion that never ends is worse than a receipt that waits for a compaction."""
-
-_KEEPS = ("append", FENCE, EXPIRE, TAG, ERASE)
-"""Operations after which a version has all bounds of the one before, and that add no others."""
 
 
 @dataclass(slots=True)
@@ -110,7 +107,8 @@ class BoundsOfKeys:
                 back.late.append(view.last)
             else:
                 back.late += self._log.records(numbers).values()
-            if all(entry.operation in _KEEPS for entry in back.late):
+            # What is pending is in no version, so its bounds count as lost.
+            if all(one.operation in TAKE_NOTHING and not one.is_pending for one in back.late):
                 return back.columns
             if back.num_compared < MOST_COMPARED:
                 back.num_compared += 1

@@ -17,6 +17,7 @@ from arrow_format.jobs.job import ShuffleJob
 from arrow_format.log.commit_log import CommitLog, draft
 from arrow_format.log.conflicts import Claims, check_needs
 from arrow_format.log.delta import compose
+from arrow_format.log.entry import TAKE_NOTHING
 from arrow_format.log.outputs import MapOutputs
 from arrow_format.log.reader import has_expired
 from arrow_format.log.snapshot import Snapshot
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from arrow_format.options import WriteOptions
     from arrow_format.read.shuffle import Shuffle
 
+    Complete = Callable[[LogEntry, LogView, Callable[[], Snapshot]], LogEntry]
+
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
@@ -44,6 +47,37 @@ class Replacement:
     """Of a merge adjacent, in reading order."""
     outputs: tuple[MapOutput, ...]
     """From the position of the first input on, in reading order; none where no row is left."""
+
+
+class _Current:
+    """The newest version as a commit is tried: composed once, while others only add to it.
+
+    Composing takes longer than a commit of another writer. Who does it in each try loses each.
+    """
+
+    def __init__(self, log: CommitLog) -> None:
+        self._log = log
+        self._composed: Snapshot | None = None
+        self._number = 0
+        self._later: list[LogEntry] = []
+        """Entries after that number, without gaps."""
+
+    def look(self, view: LogView) -> Snapshot | None:
+        """Return the newest version; None where that has all that it had at the last look."""
+        follows = self._composed is not None and view.newest == self._number + 1
+        self._number = view.newest
+        if follows and view.last is not None and view.last.operation in TAKE_NOTHING:
+            self._later.append(view.last)
+            return None
+        self._composed, self._later = self._log.snapshot_of(view), []
+        return self._composed
+
+    def version(self) -> Snapshot:
+        """Return the newest version as of the last look, at which there was one."""
+        assert self._composed is not None
+        newest = [self._composed.newest, *(entry for entry in self._later if entry.is_version)][-1]
+        deltas = [self._composed.whole, *(entry.delta for entry in self._later)]
+        return Snapshot.of(newest, compose(deltas))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,15 +145,16 @@ def replace_outputs(
     options: WriteOptions,
     write: Callable[[ShuffleJob], tuple[list[Replacement], Totals]],
     expected_version: int | None,
-    complete: Callable[[LogEntry, LogView, Snapshot], LogEntry] | None = None,
+    complete: Complete | None = None,
 ) -> tuple[Snapshot, Snapshot]:
     """Write map outputs, and publish them in the place of others, as a version.
 
     ``write`` returns them, and the rows and bytes per subpartition that the new files have more
     than those they replace. What another writer appended meanwhile is part of the new version,
     behind the rest. ``expected_version`` is the version after which no other writer may have
-    changed rows, if any. ``complete`` adds to the entry what is known once the version is that it
-    replaces. Returns the version that was replaced, and the new one.
+    changed rows, if any. ``complete`` adds to the draft of the entry what is known once its number
+    is, of the log there and of the version that it replaces; to compose that takes time. Returns
+    the version that was replaced, and the new one.
 
     On any failure what was written is removed. Raises CommitConflictError where an input is not
     part of the newest version any more, or rows were changed after the expected version;
@@ -149,18 +184,17 @@ def _commit(
     replacements: Sequence[Replacement],
     added: Totals,
     expected_version: int | None,
-    complete: Callable[[LogEntry, LogView, Snapshot], LogEntry] | None,
+    complete: Complete | None,
 ) -> tuple[Snapshot, Snapshot]:
     log = CommitLog(job.storage)
-    replaced: Snapshot | None = None
+    current = _Current(log)
     inputs = MapOutputs.of(chain.from_iterable(change.inputs for change in replacements))
     outputs = MapOutputs.of(chain.from_iterable(change.outputs for change in replacements))
     claims = Claims(expected_version, inputs)
 
     def decide(view: LogView) -> LogEntry:
-        nonlocal replaced
-        replaced = log.snapshot_of(view)
-        check_needs(operation, log, view, claims, replaced.map_outputs if replaced else None)
+        composed = current.look(view)
+        check_needs(operation, log, view, claims, composed.map_outputs if composed else None)
         entry = draft(
             view,
             operation,
@@ -169,11 +203,10 @@ def _commit(
             removed=inputs.keys,
             totals=added,
         )
-        assert replaced is not None  # else the above has raised
-        return entry if complete is None else complete(entry, view, replaced)
+        return entry if complete is None else complete(entry, view, current.version)
 
     entry = append_entry(job, log, decide)
     assert entry is not None  # since decide returns an entry, or raises
-    assert replaced is not None  # and has run before
     # Not read from the log, which may have been removed since.
+    replaced = current.version()
     return replaced, Snapshot.of(entry, compose([replaced.whole, entry.delta]))

@@ -70,6 +70,9 @@ BLANK = "blank"
 """Operation of an entry before the base of which nothing is left but what says that it was put, and
 how jobs ended by it: no map outputs, statistics or shape. Readers that need more read the base."""
 
+TAKE_NOTHING = ("append", PENDING, PENDING_OVERWRITE, FENCE, EXPIRE, TAG, ERASE)
+"""Operations after which the newest version has all map outputs that it had before."""
+
 _ALL = (*OPERATIONS, PENDING, PENDING_OVERWRITE, FENCE, EXPIRE, TAG, ERASE, BLANK)
 _ADD_ROWS = ("overwrite", "append", "rollback")
 _OF_ONE_JOB = ("append", "overwrite", PENDING, PENDING_OVERWRITE)

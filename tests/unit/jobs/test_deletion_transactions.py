@@ -262,12 +262,22 @@ def test_a_deletion_that_others_overtake_again_and_again(path, monkeypatch, dele
             read.extend(numbers)
         return records(self, numbers, **how)
 
-    put_by_another = []
+    def count_composed(self, view, version=None):
+        if not put_by_another:
+            composed.append(view.newest)
+        return snapshot_of(self, view, version)
+
+    put_by_another, composed, snapshot_of = [], [], CommitLog.snapshot_of
     monkeypatch.setattr(CommitLog, "_put", overtaken)
     monkeypatch.setattr(bounds_of_keys, "lost_among", count_compared)
     monkeypatch.setattr(CommitLog, "records", count_read)
+    monkeypatch.setattr(CommitLog, "snapshot_of", count_composed)
     receipt = delete(path, [2])
     assert (receipt.num_rows, receipt.version, num_left) == (2, 24, 0)
+    assert len(composed) == (3 + 20 if deletes else 3), "to open, to look back, by the first try"
+    came = {100 + n for n in range(30)} ^ ({100 + n for n in range(20)} if deletes else set())
+    came |= set() if deletes else {200 + n for n in range(20)}
+    assert keys_of(path) == sorted({1, 3, 4} | came)
     assert receipt.unsearched_version == (0 if deletes else 23)
     assert len(compared) == (bounds_of_keys.MOST_COMPARED if deletes else 0)
     assert receipt.statistics_columns == (("k",) if deletes else ())
