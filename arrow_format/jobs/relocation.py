@@ -123,14 +123,24 @@ def relocate_shuffle(
     if not roots and claim.owner is None:  # never had a local directory
         return Relocation(storage.root, became)
     if became == "copied":
-        return _as_copy(storage, roots)
+        return _as_copy(storage, claim, roots, owners)
     return _as_moved(storage, claim, roots, owners)
 
 
-def _as_copy(storage: Storage, roots: Mapping[LocalRoot, str]) -> Relocation:
-    put_owner(storage, uuid.uuid4().hex, sync=True)
+def _as_copy(
+    storage: Storage,
+    claim: Claim,
+    roots: Mapping[LocalRoot, str],
+    owners: Mapping[LocalRoot, Owner],
+) -> Relocation:
+    if claim.is_settled and claim.owner in owners.values():
+        # Said before, and not to its end: jobs that it has written since have roots of their own.
+        theirs = {roots[root] for root, owner in owners.items() if owner != claim.owner}
+    else:
+        put_owner(storage, uuid.uuid4().hex, sync=True)
+        theirs = set(roots.values())
     # What the original wrote down about jobs of its own.
-    for job_id in sorted(set(roots.values())):
+    for job_id in sorted(theirs):
         storage.delete(f"{MAP_OUTPUT_DIRECTORY}/{job_id}/{ROOT_LIST_NAME}")
     return Relocation(storage.root, "copied")
 

@@ -31,6 +31,7 @@ from arrow_format.jobs.target import open_target
 from arrow_format.keys.partitioner import HashPartitioner
 from arrow_format.log.names import IDENTITY_DIRECTORY, MAP_OUTPUT_DIRECTORY
 from arrow_format.storage.local_dirs import ROOT_LIST_NAME
+from arrow_format.storage.open import PosixStorage
 from arrow_format.storage.root_owner import DIRECTORY_ID_NAME, MARKER_NAME
 from tests.support.guarantees import guarantee
 from tests.support.small_shuffles import files_below
@@ -140,6 +141,30 @@ def test_a_copy_that_is_told_so_leaves_the_roots_to_the_original(original, copy,
     assert values(copy) == [0, 1, 2, 3, 4]
     with pytest.raises(OptionError, match="is where it was written, and no copy"):
         relocate_shuffle(copy, "copied")
+
+
+def test_a_copy_that_wrote_before_it_was_told_to_the_end_keeps_its_own(
+    original, copy, disk, monkeypatch
+):
+    """The first time a list could not be removed; found by the simulator."""
+    with monkeypatch.context() as patch:
+        patch.setattr(PosixStorage, "delete", refused)
+        with pytest.raises(StorageError, match="refused"):
+            relocate_shuffle(copy, "copied")
+    append(copy, disk, 9)
+    theirs = data_files(disk)
+    relocate_shuffle(copy, "copied")
+    assert values(copy) == [0, 1, 2, 3, 9]
+    append(copy, None, 7, mode="overwrite")
+    assert holds(collect_garbage(copy, retention=NOW)) == []
+    assert len(data_files(disk)) == len(theirs) - 1
+    assert values(original) == [0, 1, 2, 3]
+    assert values(copy) == [7]
+
+
+def refused(self, path):
+    msg = f"{self.root}/{path}: refused"
+    raise StorageError(msg)
 
 
 def test_the_original_is_no_copy_and_a_copy_was_not_moved(original, copy, disk):
