@@ -3,7 +3,7 @@
 Spark's own ``RangePartitioner.sketch`` keeps a reservoir per task, and computes those tasks again
 that had more rows than expected. Here an expression thins the rows where they are made: none passes
 through Python, and most leave no task. A task cannot know how many rows will follow, nor how many
-tasks. So a row is kept with a probability that falls with the rows before it, and stands for as
+tasks. So a row is kept with a probability that falls with the rows before it, and represents as
 many as one over that.
 """
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 SEED = 0x5A3E_91C7_0D42_F86B
-"""Nobody else's: where a key is ``rand(42)``, rows chosen by ``rand(42)`` have the least keys."""
+"""Unlike any a user takes: where a key is ``rand(42)``, rows chosen by it have the least keys."""
 
 LEAST_ROWS = 100
 """So many rows of a task are kept at least, however many tasks come before it."""
 
 WEIGHT = "weight"
-"""Column behind those of the keys, whose names are numbers: rows that a row stands for."""
+"""Column behind those of the keys, whose names are numbers: rows that a row represents."""
 
 
 def sample_range_partitioner(

@@ -16,7 +16,7 @@ import uuid
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count, islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import structs
@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     from arrow_format.log.entry import LogEntry
     from arrow_format.log.reader import LogView
     from arrow_format.log.snapshot import Snapshot
-    from arrow_format.log.transactions import CommittedTransaction
     from arrow_format.read.shuffle import Shuffle
+    from arrow_format.storage.open import Storage
 
 MOST_SEARCHED = 8
 """How often pending commits that come while a deletion is committed are searched. After that they
@@ -144,37 +144,44 @@ def delete_rows(
     once = Transaction.of(transaction)
     storage = open_storage(path, storage_options)
     for left in reversed(range(ATTEMPTS)):
-        log = CommitLog(storage)
-        before = once and find_transaction(log, once, deletes=True)
-        if before:
-            return _receipt_again(storage.root, before)
+        before = repeated_deletion(storage, once)
+        if before is not None:
+            return before
         shuffle = open_shuffle(storage)
+        log = CommitLog(storage)
         check_expected(log, log.view(), expected_version)
         deletion = _Deletion(shuffle, keys, options, once, expected_version, on_bytes)
         try:
             with expiry_is_conflict("delete", shuffle):
                 return deletion.run()
         except _RepetitionError as error:
-            return _receipt_again(storage.root, error.committed)
+            return DeletionReceipt.from_log(error.receipt, storage.root)
         except CommitConflictError as error:
-            before = once and find_transaction(log, once, deletes=True)
-            if before:
-                return _receipt_again(storage.root, before)
+            before = repeated_deletion(storage, once)
+            if before is not None:
+                return before
             if not left or isinstance(error, AlreadyCommittedError):
                 raise
     raise AssertionError  # the last attempt returns or raises
 
 
-def _receipt_again(path: str, committed: CommittedTransaction) -> DeletionReceipt:
-    return DeletionReceipt.from_log(committed.receipt or {}, path)
+def repeated_deletion(storage: Storage, once: Transaction | None) -> DeletionReceipt | None:
+    """Return the receipt of a deletion that was committed before; None if it may be committed.
+
+    Raises CommitConflictError as :func:`delete_rows` does of a transaction.
+    """
+    if once is None:
+        return None
+    before = find_transaction(CommitLog(storage), once, deletes=True)
+    return None if before is None else DeletionReceipt.from_log(before.receipt or {}, storage.root)
 
 
 class _RepetitionError(ShuffleError):
     """Another process committed the transaction meanwhile."""
 
-    def __init__(self, committed: CommittedTransaction) -> None:
-        super().__init__(f"the transaction was committed as number {committed.version} meanwhile")
-        self.committed = committed
+    def __init__(self, receipt: Mapping[str, Any]) -> None:
+        super().__init__("the transaction was committed meanwhile")
+        self.receipt = receipt
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,7 +362,7 @@ class _Deletion:
         if self._once is not None:
             before = committed_by(self._log, view, self._once, deletes=True)
             if before is not None:
-                raise _RepetitionError(before)
+                raise _RepetitionError(before.receipt or {})
 
     def _committed_as(self, receipt: DeletionReceipt) -> EntryFields:
         """Return what an entry says of the transaction, if it is one."""

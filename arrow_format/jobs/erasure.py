@@ -56,8 +56,8 @@ class ErasureStatus:
         As in the receipt: versions up to this one were appended while the deletion ran.
     bound_columns
         As in the receipt, while the newest version, a tag or an entry of the log may have these
-        bounds. Those that a later write gives anew are its own, whatever values they are: only
-        another deletion looks for its keys in them.
+        bounds. Bounds of a later write are not among them, whatever values they are: only another
+        deletion looks for its keys there.
     statistics_columns
         As in the receipt, while the log has anything from before the deletion.
     files

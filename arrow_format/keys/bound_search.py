@@ -49,7 +49,7 @@ def bounds_of_sample(
 ) -> pa.RecordBatch:
     """Choose bounds that split a sample of key columns into ranges of about equal weight.
 
-    A row weighs as many rows as it stands for, which is 1 unless ``weights`` are given. At most
+    A row weighs 1 unless ``weights`` are given, which say how many rows it represents. At most
     ``num_ranges - 1``, ascending and distinct; fewer where a key fills more than a range, or the
     sample has few keys.
     """

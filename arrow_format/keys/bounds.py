@@ -50,7 +50,7 @@ def sample_bounds(
     num_subpartitions
         Ranges wanted.
     weights
-        Float64, a positive number for each row: how many rows it stands for. All equal if None.
+        Float64, a positive number for each row: how many rows it represents. All equal if None.
 
     Returns
     -------

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from arrow_format.jobs.deletion_receipt import DeletionReceipt
     from arrow_format.read.shuffle import Shuffle
 
 
@@ -58,8 +59,10 @@ def delete(
 
     Exit status with --check: 0 where the last byte is gone, else 1.
     """
-    from arrow_format.jobs.delete_rows import delete_rows
+    from arrow_format.jobs.delete_rows import delete_rows, repeated_deletion
+    from arrow_format.model import Transaction
     from arrow_format.read.shuffle import open_shuffle
+    from arrow_format.storage.open import open_storage
 
     if check is not None:
         if key or keys is not None or transaction is not None or expected_version is not None:
@@ -70,6 +73,11 @@ def delete(
     if bool(key) == (keys is not None):
         msg = "expected --key, once or repeatedly, or --keys FILE"
         raise OptionError(msg)
+    # First, since the shuffle may have other keys by now, or none.
+    receipt = repeated_deletion(open_storage(path), Transaction.of(transaction))
+    if receipt is not None:
+        _show(receipt, as_json=as_json)
+        return
     shuffle = open_shuffle(path)
     table = _keys_in(keys, shuffle) if keys is not None else _parsed_keys(key or (), shuffle)
     if not yes:
@@ -86,6 +94,10 @@ def delete(
             transaction=transaction,
             on_bytes=advance,
         )
+    _show(receipt, as_json=as_json)
+
+
+def _show(receipt: DeletionReceipt, *, as_json: bool) -> None:
     show_result(json.loads(receipt.to_json()) if as_json else str(receipt).splitlines())
 
 

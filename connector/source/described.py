@@ -77,8 +77,8 @@ def loaded_once(spark: SparkSession, key: Hashable, load: Callable[[], DataFrame
     """Return a scan of which Spark knows that it is the one of an equal read before.
 
     Spark takes two scans of a Python source for equal only if they are one ``load()``. With it, a
-    read uses what an equal one has cached. Its columns are new ones: those of one DataFrame on both
-    sides of a join could not be told apart.
+    read uses what an equal one has cached. Its columns are new ones: those of one DataFrame would
+    be ambiguous on both sides of a join.
 
     Parameters
     ----------

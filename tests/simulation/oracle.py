@@ -560,7 +560,7 @@ class Oracle:
             if not keys:
                 continue
             is_kept = bool(rows & set(keys))
-            # Nobody has looked whether a tagged version has such rows.
+            # A receipt does not say whether a tagged version has such rows.
             has_old = any(version < searched for version in expected.may_be_tagged)
             may_last = unsearched or not is_only or self._logs_values or has_old or is_undone
             # Files that a copy was made with are its original's to remove.

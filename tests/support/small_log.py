@@ -44,8 +44,8 @@ LOG_SIZES = st.sampled_from([(4, 2), (8, 4), (names.SEGMENT_ENTRIES, names.CHECK
 def log_of_sizes(segment: int, interval: int, delay_ms: int = 0) -> pytest.MonkeyPatch:
     """Set what a segment and a checkpoint hold, and for how long a segment waits to be removed.
 
-    The caller takes it back by ``undo()``. Nobody patches the delay besides: who takes it back
-    later would leave that of here to all tests that follow in the process.
+    The caller takes it back by ``undo()``. Tests do not patch the delay besides: to take that back
+    later would leave the delay of here to all tests that follow in the process.
     """
     patch = pytest.MonkeyPatch()
     patch.setattr(names, "SEGMENT_ENTRIES", segment)

@@ -126,6 +126,11 @@ def test_a_deletion_that_is_repeated(path, capsys):
         printed.append(DeletionReceipt.from_json(capsys.readouterr().out))
     assert printed[1] == replace(printed[0], is_repetition=True)
     assert customers(one) == [18, 19]
+    # Whatever the shuffle is by now.
+    other = pa.table({"other": [1]})
+    write_shuffle(other, one, keys="other", num_subpartitions=3, mode="overwrite", options=FAST)
+    assert main(["delete", one, "--key", "customer=17", *once]) == 0
+    assert DeletionReceipt.from_json(capsys.readouterr().out) == printed[1]
 
 
 def test_an_expected_version(path, capsys):
