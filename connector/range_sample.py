@@ -1,10 +1,11 @@
 """Bounds of ranges from a sample of a DataFrame, which Spark computes once for it.
 
+An expression thins the rows where they are made: none passes through Python, and most leave no
+task. A task cannot know how many rows will follow, nor how many tasks. So a row is kept with a
+probability that falls with the rows before it, and represents as many as one over that.
+
 Spark's own ``RangePartitioner.sketch`` keeps a reservoir per task, and computes those tasks again
-that had more rows than expected. Here an expression thins the rows where they are made: none passes
-through Python, and most leave no task. A task cannot know how many rows will follow, nor how many
-tasks. So a row is kept with a probability that falls with the rows before it, and represents as
-many as one over that.
+that had more rows than expected. Here all are computed again where the sample says little.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from connector.spark_types import arrow_schema_of, check_sort_keys, stored_schem
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
+    from numpy.typing import NDArray
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
@@ -34,6 +37,9 @@ SEED = 0x5A3E_91C7_0D42_F86B
 
 LEAST_ROWS = 100
 """So many rows of a task are kept at least, however many tasks come before it."""
+
+LEAST_PER_RANGE = 40
+"""Rows of equal weight per range that a sample should be as good as; else another is taken."""
 
 WEIGHT = "weight"
 """Column behind those of the keys, whose names are numbers: rows that a row represents."""
@@ -45,8 +51,10 @@ def sample_range_partitioner(
     """Return a range partitioner whose bounds split a sample of a DataFrame evenly.
 
     Spark computes the rows once for it, in one job, and only the key columns of some hundred rows
-    per subpartition are collected, of some tens of thousands at least. The seed is fixed: equal
-    rows in equal Spark partitions give equal bounds.
+    per subpartition are collected, of some tens of thousands at least. It computes them a second
+    time where most are in a few of the last tasks, as those of a filter may be, since the first
+    sample has few of them then. The seed is fixed: equal rows in equal Spark partitions give equal
+    bounds.
 
     Parameters
     ----------
@@ -70,9 +78,13 @@ def sample_range_partitioner(
     columns = [
         _as_stored(df, stored, name).alias(str(i)) for i, (name, _) in enumerate(partitioner.keys)
     ]
-    rows = thinned(df.select(*columns), sample_size(n))
-    found = run_as_job(df.sparkSession, "sample of ranges", rows.toArrow)
+    rows, size = df.select(*columns), sample_size(n)
+    found = _collected(thinned(rows, size))
     weights = found[WEIGHT].to_numpy()
+    if says_little(weights, size, n):
+        share = size / weights.sum()
+        found = _collected(rows.where(F.rand(SEED) < share).withColumn(WEIGHT, F.lit(1.0)))
+        weights = found[WEIGHT].to_numpy()
     schema = pa.schema([pa.field(field.name, field.type) for field in fields])
     found = found.drop_columns(WEIGHT).rename_columns(schema.names)
     parts = [normalise(part, schema) for part in found.to_batches()]
@@ -95,6 +107,21 @@ def thinned(rows: DataFrame, size: int) -> DataFrame:
     weight = F.greatest(position / F.greatest(share, F.lit(float(LEAST_ROWS))), F.lit(1.0))
     numbered = rows.select("*", weight.alias(WEIGHT), F.rand(SEED).alias("draw"))
     return numbered.where(F.col("draw") * F.col(WEIGHT) < 1).drop("draw")
+
+
+def says_little(weights: NDArray[np.float64], size: int, num_ranges: int) -> bool:
+    """Whether ``size`` rows of equal weight would be worth more than a sample, by far.
+
+    One that has all rows is worth most. Otherwise it is worth ``sum(w) ** 2 / sum(w ** 2)`` rows of
+    equal weight (Kish's effective sample size).
+    """
+    squares = float(weights @ weights)
+    least = min(size / 3, LEAST_PER_RANGE * num_ranges)
+    return squares > len(weights) and float(weights.sum()) ** 2 < least * squares
+
+
+def _collected(rows: DataFrame) -> pa.Table:
+    return run_as_job(rows.sparkSession, "sample of ranges", rows.toArrow)
 
 
 def _as_stored(df: DataFrame, stored: StructType, name: str) -> Column:

@@ -315,9 +315,9 @@ SHAPES = {
     "equal": ([20_000] * 32, 400, 1.25),
     "one": ([500_000], 200, 1.35),
     "first": ([500_000] + [100] * 31, 200, 1.35),
-    "last": ([100] * 31 + [500_000], 8, 1.25),
+    "last": ([100] * 31 + [500_000], 200, 1.4),
     "growing": ([1_000 * i for i in range(32)], 200, 1.35),
-    "few of many": ([0] * 60 + [50_000] * 8 + [0] * 60, 8, 1.25),
+    "few of many": ([0] * 60 + [50_000] * 8 + [0] * 60, 200, 1.4),
 }
 """Rows of each task, ranges, and how many times its even share the longest range may have."""
 
