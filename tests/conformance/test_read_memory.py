@@ -88,10 +88,11 @@ def test_memory_keeps_to_the_option(tmp_path, tiny, case):
 
 
 @guarantee("reading memory")
-def test_memory_of_as_many_threads_as_it_is_enough_for(tmp_path, tiny):
-    allowed = 160 << 20
-    assert ReadOptions(memory_bytes=allowed, threads=8).decoding_threads == 4
-    assert ReadOptions(memory_bytes=allowed, threads=3).decoding_threads == 3
+@pytest.mark.parametrize(("mebibytes", "threads"), [(96, 2), (160, 4), (256, 7)])
+def test_memory_of_as_many_threads_as_it_is_enough_for(tmp_path, tiny, mebibytes, threads):
+    allowed = mebibytes << 20
+    assert ReadOptions(memory_bytes=allowed, threads=8).decoding_threads == threads
+    assert ReadOptions(memory_bytes=allowed, threads=1).decoding_threads == 1
     write_shuffle(
         rows_of(5_000_000, text_bytes=40),
         tmp_path / "x",
