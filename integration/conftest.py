@@ -22,15 +22,17 @@ from integration.programs.connect_server import connect_server
 from integration.programs.environments import make_environment
 from integration.programs.outcomes import Outcomes
 from tests.support.azure_server import azure
+from tests.support.gcs_server import gs
 from tests.support.s3_server import s3
 from tests.support.spark_session import mark_spark, spark_session
+from tests.support.store_server import no_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
 
-__all__ = ["azure", "s3"]
+__all__ = ["azure", "gs", "no_metadata", "s3"]
 
 # One failure is survived. Each try of the many tasks that are to fail takes a new Python worker.
 _SETTINGS = session_settings() | {"spark.task.maxFailures": "2"}

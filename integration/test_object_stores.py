@@ -52,12 +52,11 @@ def values(path: str, **arguments: Any) -> list[int]:
     return sorted(arrow_format.open_shuffle(path, **arguments).read().read_all()["v"].to_pylist())
 
 
-@pytest.fixture(params=["s3", "azure"])
+@pytest.fixture(params=["s3", "azure", "gs"])
 def place(request) -> tuple[str, dict[str, str]]:
     """A path for a shuffle, and the options to reach it with."""
     server = request.getfixturevalue(request.param)
-    scheme = {"s3": "s3", "azure": "az"}[request.param]
-    return f"{scheme}://{server.new_bucket()}/some/shuffle", server.options
+    return f"{server.scheme}://{server.new_bucket()}/some/shuffle", server.options
 
 
 # The engine ---------------------------------------------------------------------------------------

@@ -10,14 +10,18 @@ import pytest
 from hypothesis import settings
 
 from tests.support.azure_server import azure
+from tests.support.gcs_server import gs
 from tests.support.s3_server import s3
 from tests.support.small_log import small_log
 from tests.support.spark_session import pytest_collection_modifyitems, spark
+from tests.support.store_server import no_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["azure", "pytest_collection_modifyitems", "s3", "small_log", "spark"]
+__all__ = [
+    "azure", "gs", "no_metadata", "pytest_collection_modifyitems", "s3", "small_log", "spark",
+]  # fmt: skip
 
 # No deadlines: the first call into pyarrow is slow, and test machines are shared. The same examples
 # each time, so that a run means the same on every machine: `make explore` looks for others.

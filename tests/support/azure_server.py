@@ -1,7 +1,7 @@
-"""A server that speaks Azure's protocol for blobs on the loopback interface: azurite, if there.
+"""A server that speaks Azure's protocol for blobs on the loopback interface: azurite.
 
-It comes from npm: ``npm install azurite``, with its ``node_modules/.bin`` on PATH or its
-``azurite-blob`` named by the environment variable AZURITE.
+It comes from npm, see ``make store-servers``; the environment variable AZURITE names another
+``azurite-blob``.
 """
 
 from __future__ import annotations
@@ -11,11 +11,6 @@ import contextlib
 import datetime as dt
 import hashlib
 import hmac
-import os
-import shutil
-import socket
-import subprocess
-import time
 import urllib.request
 import uuid
 from dataclasses import dataclass
@@ -23,8 +18,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.store_server import StoreServer, free_port, installed, listening
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 ACCOUNT = "devstoreaccount1"
 SECRET = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -32,14 +30,13 @@ SECRET = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPT
 
 
 @dataclass(frozen=True)
-class AzureServer:
+class AzureServer(StoreServer):
     """A server that runs."""
 
-    url: str
+    scheme = "az"
 
     @property
     def options(self) -> dict[str, str]:
-        """Storage options to use it with."""
         return {
             "azure_storage_account_name": ACCOUNT,
             "azure_storage_account_key": SECRET,
@@ -47,9 +44,8 @@ class AzureServer:
             "allow_http": "true",
         }
 
-    def new_bucket(self) -> str:
-        """Make a container and return its name."""
-        name = f"container-{uuid.uuid4().hex[:12]}"
+    def new_bucket(self, kind: str = "bucket") -> str:
+        name = f"{kind}-{uuid.uuid4().hex[:12]}"
         date = dt.datetime.now(dt.UTC).strftime("%a, %d %b %Y %H:%M:%S GMT")
         headers = {"x-ms-date": date, "x-ms-version": "2021-08-06"}
         signed = "".join(
@@ -71,43 +67,19 @@ class AzureServer:
 
 
 @contextlib.contextmanager
-def serving(program: str, patience_s: float = 60) -> Iterator[AzureServer]:
-    """Run azurite while the context lasts.
-
-    Raises
-    ------
-    RuntimeError
-        It ends immediately, or takes no connection for so long.
-    """
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    arguments = "--silent --inMemoryPersistence --skipApiVersionCheck --disableTelemetry"
-    process = subprocess.Popen(
-        [program, *arguments.split(), "--blobHost", "127.0.0.1", "--blobPort", str(port)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        deadline = time.monotonic() + patience_s
-        while True:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-                break
-            status = process.poll()
-            if status is not None or time.monotonic() > deadline:
-                how = "takes no connection" if status is None else f"ended with status {status}"
-                msg = f"the Azure server {how}; try: {program} --blobPort {port}"
-                raise RuntimeError(msg)
-            time.sleep(0.05)
+def serving(
+    program: str, port: int | None = None, *, state: Path | None = None, patience_s: float = 60
+) -> Iterator[AzureServer]:
+    """Run azurite while the context lasts; what it holds stays in ``state``, if that is given."""
+    port = port or free_port()
+    where = ["--location", str(state)] if state else ["--inMemoryPersistence"]
+    arguments = "--silent --skipApiVersionCheck --disableTelemetry --blobHost 127.0.0.1 --blobPort"
+    command = [program, *where, *arguments.split(), str(port)]
+    with listening("Azure", command, port, patience_s=patience_s):
         yield AzureServer(f"http://127.0.0.1:{port}/{ACCOUNT}")
-    finally:
-        process.kill()
-        process.wait()
 
 
 @pytest.fixture(scope="session")
 def azure() -> Iterator[AzureServer]:
-    program = os.environ.get("AZURITE") or shutil.which("azurite-blob")
-    if program is None:
-        pytest.skip("az:// is not run: there is no azurite-blob (npm install azurite)")
-    with serving(program) as server:
+    with serving(installed("azurite-blob", "AZURITE", "az://")) as server:
         yield server

@@ -10,22 +10,19 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
-import socket
-import subprocess
 import sys
 import threading
 import time
-import urllib.request
 import uuid
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.support.store_server import StoreServer, free_port, listening
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
 KEY_ID = "AKIDLOOPBACKTESTS7Q"
 SECRET = "sEcReT/never+to/be+shown/4711"
@@ -100,36 +97,10 @@ def main(port: int) -> None:
 
 
 @dataclass(frozen=True)
-class Request:
-    """A request that the server answered."""
-
-    method: str
-    path: str
-    """With the query."""
-    began: float
-    ended: float
-    """Both in seconds, by one clock."""
-
-
-def round_trips(requests: Sequence[Request]) -> int:
-    """Return how many requests at least came one after another: each after an answer."""
-    found, last = 0, -1.0
-    for request in sorted(requests, key=lambda one: one.ended):
-        if request.began >= last:
-            found, last = found + 1, request.ended
-    return found
-
-
-def most_at_once(requests: Sequence[Request]) -> int:
-    """Return how many requests were under way at one time."""
-    return max(sum(one.began <= at.began < one.ended for one in requests) for at in requests)
-
-
-@dataclass(frozen=True)
-class S3Server:
+class S3Server(StoreServer):
     """A server that runs."""
 
-    url: str
+    scheme = "s3"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -144,7 +115,6 @@ class S3Server:
 
     @property
     def options(self) -> dict[str, str]:
-        """The same as storage options."""
         return {name.lower(): value for name, value in self.environment.items()}
 
     def client(self) -> Any:
@@ -160,7 +130,6 @@ class S3Server:
         )
 
     def new_bucket(self, kind: str = "bucket") -> str:
-        """Make a bucket and return its name."""
         name = f"{kind}-{uuid.uuid4().hex[:12]}"
         self.client().create_bucket(Bucket=name)
         return name
@@ -169,20 +138,6 @@ class S3Server:
         """Names of all objects of a bucket."""
         pages = self.client().get_paginator("list_objects_v2").paginate(Bucket=bucket)
         return [one["Key"] for page in pages for one in page.get("Contents", [])]
-
-    @contextlib.contextmanager
-    def requests(self, bucket: str) -> Iterator[list[Request]]:
-        """Collect the requests of a bucket in the list given; it is full when the context ends."""
-        found: list[Request] = []
-        before = len(self._all_requests())
-        yield found
-        found += [
-            one for one in self._all_requests()[before:] if re.match(rf"/{bucket}[/?]", one.path)
-        ]
-
-    def _all_requests(self) -> list[Request]:
-        with urllib.request.urlopen(f"{self.url}/-/requests") as answer:
-            return [Request(*one) for one in json.load(answer)]
 
     def uploads(self, bucket: str) -> list[str]:
         """Names of the uploads that were neither completed nor given up."""
@@ -193,31 +148,11 @@ class S3Server:
 @contextlib.contextmanager
 def serving() -> Iterator[S3Server]:
     """Run a server while the context lasts."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
+    command = [sys.executable, "-m", "tests.support.s3_server", str(port), "--until-eof"]
     # Few names per answer, so that a listing takes several.
-    environment = os.environ | {"MOTO_S3_DEFAULT_MAX_KEYS": "7"}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.s3_server", str(port), "--until-eof"],
-        cwd=Path(__file__).parents[2],
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        deadline = time.monotonic() + 60
-        while True:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-                break
-            if process.poll() is not None or time.monotonic() > deadline:
-                msg = "the S3 server does not start; try: python -m tests.support.s3_server 5000"
-                raise RuntimeError(msg)
-            time.sleep(0.05)
+    with listening("S3", command, port, environment={"MOTO_S3_DEFAULT_MAX_KEYS": "7"}):
         yield S3Server(f"http://127.0.0.1:{port}")
-    finally:
-        process.kill()
-        process.communicate()
 
 
 @pytest.fixture(scope="session")

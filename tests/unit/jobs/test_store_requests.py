@@ -21,8 +21,8 @@ from arrow_format.options import WriteOptions
 from arrow_format.storage.object_store import MAX_REQUESTS
 from arrow_format.storage.open import PosixStorage, open_storage
 from tests.support.guarantees import guarantee
-from tests.support.s3_server import most_at_once
 from tests.support.small_shuffles import FAST, SCHEMA, run
+from tests.support.store_server import most_at_once
 
 N = 5
 NONE = timedelta(0)

@@ -234,6 +234,16 @@ def test_no_credentials_at_all(s3, bucket, impatient, monkeypatch):
 # What else is refused -----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("scheme", obstore_connection.STORES)
+def test_no_test_asks_a_metadata_service(scheme, impatient, monkeypatch):
+    """Without credentials obstore does, wherever it runs: see :data:`NO_METADATA`."""
+    for name in ("AWS_ACCESS_KEY_ID", "AZURE_STORAGE_ACCOUNT_KEY", "GOOGLE_SERVICE_ACCOUNT"):
+        monkeypatch.delenv(name, raising=False)
+    options = {"azure_storage_account_name": "nobody"} if scheme == "az" else {}
+    with pytest.raises(StorageError, match=r"(PUT|GET) http://127\.0\.0\.1:1/"):
+        ObjectStorage(f"{scheme}://anywhere/root", options).list("")
+
+
 def test_a_missing_bucket(s3):
     storage = ObjectStorage("s3://no-such-bucket/root", s3.options)
     for action in (

@@ -1,4 +1,4 @@
-"""What every storage promises: the same tests on a file system, S3 and, with azurite, Azure."""
+"""What every storage promises: the same tests on a file system and on stores of each protocol."""
 
 import pickle
 import subprocess
@@ -23,13 +23,12 @@ from tests.support.guarantees import guarantee
 PROJECT = Path(__file__).parents[3]
 
 
-@pytest.fixture(params=["posix", "s3", "azure"])
+@pytest.fixture(params=["posix", "s3", "azure", "gs"])
 def storage(request, tmp_path):
     if request.param == "posix":
         return PosixStorage(str(tmp_path / "root"))
     server = request.getfixturevalue(request.param)
-    scheme = {"s3": "s3", "azure": "az"}[request.param]
-    return ObjectStorage(f"{scheme}://{server.new_bucket()}/some/root", server.options)
+    return ObjectStorage(f"{server.scheme}://{server.new_bucket()}/some/root", server.options)
 
 
 def put(storage, path, data):

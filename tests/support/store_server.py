@@ -1,0 +1,168 @@
+"""Servers of object stores on the loopback interface: what they have in common.
+
+Each runs in a process of its own, once for all tests of a session, and is ended with it. One that
+others make may not be installed: its tests are skipped then, but fail where ``CI`` is set, since
+nobody would notice what is never run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import time
+import urllib.request
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+PROJECT = Path(__file__).parents[2]
+INSTALLED = PROJECT / ".cache" / "stores"
+"""Where ``make store-servers`` puts the servers that others make."""
+
+NO_METADATA = {
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "AWS_METADATA_ENDPOINT": "http://127.0.0.1:1",
+    "AZURE_MSI_ENDPOINT": "http://127.0.0.1:1",
+    "GCE_METADATA_HOST": "127.0.0.1:1",
+    "GCE_METADATA_IP": "127.0.0.1:1",
+}
+"""Variables that lead obstore to a port where nobody listens when it looks for credentials at the
+metadata service of a cloud's machine: no test asks an address outside of this one."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request that a server answered."""
+
+    method: str
+    path: str
+    """With the query."""
+    began: float
+    ended: float
+    """Both in seconds, by one clock."""
+
+
+def most_at_once(requests: Sequence[Request]) -> int:
+    """Return how many requests were under way at one time."""
+    return max(sum(one.began <= at.began < one.ended for one in requests) for at in requests)
+
+
+@dataclass(frozen=True)
+class StoreServer(ABC):
+    """A server that runs."""
+
+    scheme: ClassVar[str]
+    """Of the URIs of its shuffles."""
+    url: str
+
+    @property
+    @abstractmethod
+    def options(self) -> dict[str, str]:
+        """Storage options to use it with."""
+
+    @abstractmethod
+    def new_bucket(self, kind: str = "bucket") -> str:
+        """Make a bucket whose name begins with ``kind``, and return the name."""
+
+    @contextlib.contextmanager
+    def requests(self, bucket: str) -> Iterator[list[Request]]:
+        """Collect the requests of a bucket in the list given; it is full when the context ends.
+
+        Only servers of this project know their requests.
+        """
+        found: list[Request] = []
+        before = len(self._all_requests())
+        yield found
+        found += [
+            one for one in self._all_requests()[before:] if re.match(rf"/{bucket}[/?]", one.path)
+        ]
+
+    def _all_requests(self) -> list[Request]:
+        with urllib.request.urlopen(f"{self.url}/-/requests") as answer:
+            return [Request(*one) for one in json.load(answer)]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_metadata() -> Iterator[None]:
+    """Keep tests, and the processes that they start, from metadata services."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in NO_METADATA.items():
+            patch.setenv(name, value)
+        yield
+
+
+def free_port() -> int:
+    """Return a port of the loopback interface that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+@contextlib.contextmanager
+def listening(
+    what: str,
+    command: Sequence[str],
+    port: int,
+    *,
+    environment: Mapping[str, str] | None = None,
+    patience_s: float = 60,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a server while the context lasts; it begins when the server takes connections.
+
+    The end of a pipe is the server's standard input, so that one that reads it knows when whoever
+    started it was killed.
+
+    Raises
+    ------
+    RuntimeError
+        It ends immediately, or takes no connection for so long.
+    """
+    process = subprocess.Popen(
+        command,
+        cwd=PROJECT,
+        env=os.environ | (environment or {}),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        deadline = time.monotonic() + patience_s
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                break
+            status = process.poll()
+            if status is not None or time.monotonic() > deadline:
+                how = "takes no connection" if status is None else f"ended with status {status}"
+                msg = f"the {what} server {how}; try: {shlex.join(command)}"
+                raise RuntimeError(msg)
+            time.sleep(0.05)
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def installed(program: str, variable: str, what: str) -> str:
+    """Return the path of a program that others make, or skip; fail instead where ``CI`` is set.
+
+    It is looked for in the environment variable, where make installs it, and on PATH.
+    """
+    places = [*INSTALLED.glob(f"*/bin/{program}"), *INSTALLED.glob(f"*/.bin/{program}")]
+    found = os.environ.get(variable) or shutil.which(program) or next(map(str, places), None)
+    if found is not None:
+        return found
+    msg = f"{what} is not run: there is no {program}; install it with: make store-servers"
+    if os.environ.get("CI", "").lower() in ("", "0", "false"):
+        pytest.skip(msg)
+    pytest.fail(f"{msg} (not skipped, since CI is set)", pytrace=False)
