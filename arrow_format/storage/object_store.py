@@ -8,15 +8,13 @@ import random
 import secrets
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
 from arrow_format.concurrency import run_concurrently
 from arrow_format.errors import ClosedError, CorruptShuffleError, ShuffleError, StorageError
 from arrow_format.storage.obstore_connection import (
-    OutOfRangeError,
-    StoreErrors,
     connect,
     environment_digest,
     obstore,
@@ -32,11 +30,14 @@ from arrow_format.storage.protocol import (
     check_length,
     truncated_error,
 )
+from arrow_format.storage.store_errors import CutAnswerError, OutOfRangeError, StoreErrors
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from arrow_format.storage.protocol import ByteSource
+
+T = TypeVar("T")
 
 PART_BYTES = 8 << 20
 PARTS_UNDER_WAY = 2
@@ -96,8 +97,21 @@ class ObjectStorage:
     def _store(self) -> Any:  # noqa: ANN401
         return connect(self._scheme, self._bucket, self.options)
 
-    def _errors(self, what: str, path: str) -> StoreErrors:
-        return StoreErrors(what, f"{self.root}/{path}".rstrip("/"), self.options)
+    def _errors(self, what: str, path: str, *, creates: bool = False) -> StoreErrors:
+        where = f"{self.root}/{path}".rstrip("/")
+        return StoreErrors(what, where, self.options, creates=creates)
+
+    def _answered(self, what: str, path: str, ask: Callable[[], T]) -> T:
+        """Return an answer that may be long; ask again, once, where it was cut.
+
+        obstore repeats requests that get no answer, and reads that are cut.
+        """
+        try:
+            with self._errors(what, path):
+                return ask()
+        except CutAnswerError:
+            with self._errors(what, path):
+                return ask()
 
     def _key(self, path: str) -> str:
         return "/".join(part for part in (self._prefix, path) if part)
@@ -174,7 +188,7 @@ class ObjectStorage:
         _CHECKED.add(checked)
 
     def _put(self, path: str, data: bytes, *, mode: str = "create") -> None:
-        with self._errors("create it", path):
+        with self._errors("create it", path, creates=mode == "create"):
             obstore().put(self._store, self._key(path), data, mode=mode, use_multipart=False)
 
     def open_reader(self, path: str, *, mapped: bool = False) -> ObjectReader:
@@ -226,14 +240,15 @@ class ObjectStorage:
         if key:
             with contextlib.suppress(ObjectNotFoundError), self._errors("look at it", path):
                 return _stat_of(obstore().head(self._store, key))
-        with self._errors("look at it", path):
-            below = next(iter(obstore().list(self._store, key or None, chunk_size=1)), None)
+        below = self._answered(
+            "look at it",
+            path,
+            lambda: next(iter(obstore().list(self._store, key or None, chunk_size=1)), None),
+        )
         return ObjectStat(0, is_directory=True) if below else None
 
     def list(self, path: str) -> list[str]:
-        key = self._key(path)
-        with self._errors("list it", path):
-            listed = obstore().list_with_delimiter(self._store, key or None)
+        key, listed = self._key(path), self._listed(path)
         keys = [*listed["common_prefixes"], *(meta["path"] for meta in listed["objects"])]
         # Consoles put an empty object "prefix/" to show a directory.
         return sorted(below.rpartition("/")[2] for below in keys if below != key)
@@ -241,12 +256,7 @@ class ObjectStorage:
     def files(self, path: str, *, depth: int = 1) -> dict[str, ObjectStat]:
         """Return the files below ``path`` with one request per 1,000 objects, at any depth."""
         key = self._key(path)
-        with self._errors("list it", path):
-            if depth == 1:
-                listed = obstore().list_with_delimiter(self._store, key or None)["objects"]
-            else:
-                pages = obstore().list(self._store, key or None, chunk_size=1_000)
-                listed = [meta for page in pages for meta in page]
+        listed = self._listed(path)["objects"] if depth == 1 else self._all_below(path)
         above = f"{self._prefix}/" if self._prefix else ""
         start = len(f"{key}/") if key else 0
         # Consoles put an empty object "prefix/" to show a directory.
@@ -257,17 +267,34 @@ class ObjectStorage:
         }
         return dict(sorted(files.items()))
 
+    def _listed(self, path: str) -> Mapping[str, Any]:
+        key = self._key(path) or None
+        return self._answered(
+            "list it", path, lambda: obstore().list_with_delimiter(self._store, key)
+        )
+
+    def _all_below(self, path: str) -> Sequence[Mapping[str, Any]]:
+        def ask() -> Sequence[Mapping[str, Any]]:
+            pages = obstore().list(self._store, self._key(path) or None, chunk_size=1_000)
+            return [meta for page in pages for meta in page]
+
+        return self._answered("list it", path, ask)
+
     def delete(self, path: str) -> None:
-        with contextlib.suppress(ObjectNotFoundError), self._errors("delete it", path):
-            obstore().delete(self._store, self._key(path))
+        with contextlib.suppress(ObjectNotFoundError):
+            self._answered(
+                "delete it", path, lambda: obstore().delete(self._store, self._key(path))
+            )
 
     def delete_all(self, paths: Sequence[str]) -> None:
         """Delete many objects with one request, where the store offers that."""
         if not paths:
             return
         try:
-            with self._errors("delete it and others", paths[0]):
-                obstore().delete(self._store, [self._key(path) for path in paths])
+            keys = [self._key(path) for path in paths]
+            self._answered(
+                "delete it and others", paths[0], lambda: obstore().delete(self._store, keys)
+            )
         except ObjectNotFoundError:  # a store that minds may have left the others undeleted
             run_concurrently([partial(self.delete, path) for path in paths], self.max_requests)
 
@@ -327,10 +354,26 @@ class Upload:
 
     def close(self) -> None:
         if self._upload is not None:
-            with self._storage._errors("finish it", self._path):
-                self._upload.close()
+            try:
+                with self._storage._errors("finish it", self._path):
+                    self._upload.close()
+            except ShuffleError:
+                if not self._is_there():
+                    raise
             self._upload = None
             self._unsign()
+
+    def _is_there(self) -> bool:
+        """Whether the store has the whole object, though the last request failed.
+
+        Where its answer was lost obstore repeats the request, and a store that finished the upload
+        knows it no more. Nobody else puts an object of this name, and it appears whole or not at
+        all; an object of its size is this one.
+        """
+        with contextlib.suppress(ShuffleError):
+            whole = ObjectStat(self._num_bytes, is_directory=False)
+            return self._storage.stat(self._path) == whole
+        return False
 
     def abort(self) -> None:
         upload, self._upload = self._upload, None

@@ -260,6 +260,10 @@ GUARANTEES: dict[str, dict[str, str]] = {
             "lost went through"
         ),
         "killed upload": "A writer that is killed leaves nothing visible",
+        "lost answers": (
+            "An answer that is lost, cut or late does no harm: a store that is away for half a "
+            "minute fails no write, and an upload that the store finished counts as finished"
+        ),
         "store collections": (
             "Collections remove superseded versions and files of killed jobs, fence before they "
             "give a job up, change nothing in a dry run, and remove nothing while the newest "

@@ -1,0 +1,150 @@
+"""Translates the errors of obstore.
+
+Of a store's answer a message shows the status, code and text: never a query, a header or the value
+of an option.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+from typing import TYPE_CHECKING
+
+from arrow_format.errors import ShuffleError, StorageError
+from arrow_format.storage.options import StorageOptions
+from arrow_format.storage.protocol import ObjectExistsError, ObjectNotFoundError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+VARIABLES = ("AWS_", "AZURE_", "GOOGLE_")
+"""How the names of variables begin that obstore reads."""
+
+_PREFIXES = dict(zip(("s3", "az", "gs"), VARIABLES, strict=True))
+_CREDENTIALS = {
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS",
+}
+_NO_BUCKET = "NoSuchBucket|ContainerNotFound|bucket does not exist"
+_NO_RANGE = "status code: 416|Wanted range starting at"
+_CUT = "response body|bulk delete response"
+_NO_CREDENTIALS = (
+    # Services that a machine or container of each cloud has.
+    r"169\.254\.169\.254|/latest/api/token|/latest/meta-data|/computeMetadata/|"
+    r"[?&]resource=https%3A%2F%2Fstorage\.azure\.com|Account must be specified"
+)
+_ADVICE = (
+    (_NO_BUCKET, "There is no such bucket: create it, or check the URI"),
+    (
+        _NO_CREDENTIALS,
+        "No credentials were found: set them in the environment of every process, such as "
+        "{credentials}, or give storage_options",
+    ),
+    (r"\bcode: 40[13]", "Check the credentials, and what they allow"),
+    ("builder error", "For an endpoint without TLS set {prefix}ALLOW_HTTP=true or allow_http"),
+    ("HTTP error", "The store cannot be reached: check endpoint, region and network"),
+    (
+        r"\bcode: (?!408|409|429)4\d\d",
+        "The store does not take such a request: check the names in the URI, and the options",
+    ),
+)
+_ANONYMOUS = (
+    "Without credentials gs:// can only be read: leave google_skip_signature out, and give some"
+)
+
+
+class OutOfRangeError(StorageError):
+    """An object has no such range."""
+
+
+class CutAnswerError(StorageError):
+    """An answer began and did not end."""
+
+
+class StoreErrors:
+    """A context that turns an error of obstore into ours: "``where``: ...; cannot ``what``".
+
+    The library's error holds the whole answer, which may repeat the request. So nothing of ours
+    refers to it: neither cause nor context, which logs and reporters print, nor any frame. Values
+    of ``options`` are hidden. Only where it ``creates`` an object, under the condition that there
+    is none, can one exist: stores answer other conflicts alike.
+    """
+
+    def __init__(
+        self, what: str, where: str, options: StorageOptions, *, creates: bool = False
+    ) -> None:
+        self._what = what
+        self._where = where
+        self._options = options
+        self._creates = creates
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        ours = None if error is None else self._translated(error)
+        if error is None or ours is None:
+            return
+        before = error.__context__
+        del kind, error, trace
+        try:
+            raise ours
+        finally:
+            ours.__context__ = before  # the error being handled when the library was called
+
+    def _translated(self, error: BaseException) -> ShuffleError | None:
+        """Return our error for one of obstore; None for any other."""
+        exceptions = importlib.import_module("obstore.exceptions")
+        where, what = self._where, self._what
+        if self._creates and isinstance(error, exceptions.AlreadyExistsError):
+            return ObjectExistsError(f"{where}: exists already; cannot {what}")
+        if isinstance(error, (exceptions.BaseError, OSError, ValueError)):
+            text = str(error).partition("\n\nDebug source")[0]
+            if isinstance(error, FileNotFoundError) and not re.search(_NO_BUCKET, text):
+                return ObjectNotFoundError(f"{where}: not there; cannot {what}")
+            kind = next((of for pattern, of in _KINDS if re.search(pattern, text)), StorageError)
+            advice = advice_for(text, where.partition(":")[0], self._options) or "Try again"
+            return kind(f"{where}: {shown(text, self._options)}; cannot {what}. {advice}")
+        if type(error).__name__ == "PanicException":  # a value that obstore did not expect
+            return StorageError(
+                f"{where}: the library obstore gave up; cannot {what}. Check the options: an "
+                "endpoint begins with http:// or https://, and no value holds a line break"
+            )
+        return None
+
+
+_KINDS = ((_NO_RANGE, OutOfRangeError), (_CUT, CutAnswerError))
+
+
+def advice_for(text: str, scheme: str, options: StorageOptions) -> str | None:
+    """Return what to do about an error of obstore with this text; None where it does not say."""
+    is_anonymous = any("skip_signature" in name for name in options)
+    if scheme == "gs" and is_anonymous and re.search(_NO_CREDENTIALS, text):
+        return _ANONYMOUS
+    advice = next((advice for pattern, advice in _ADVICE if re.search(pattern, text)), None)
+    return advice and advice.format(credentials=_CREDENTIALS[scheme], prefix=_PREFIXES[scheme])
+
+
+def shown(text: str, options: StorageOptions) -> str:
+    """Return what a message may show of the text of an error, without secrets."""
+    secrets = {name: value for name, value in os.environ.items() if name.startswith(VARIABLES)}
+    return StorageOptions(secrets).hidden_in(options.hidden_in(_answer(text)))
+
+
+def _answer(text: str) -> str:
+    """Return status, code and text of the answer, or the first line."""
+    status = re.search(r"status code: (\d+[^:]*)", text)
+    code = re.search(r"<Code>(.*?)</Code>", text)
+    said = re.search(r'<Message>(.*?)[\n<]|"message":\s*"([^"]*)"', text)
+    if status:
+        parts = [status[1].strip(), code and code[1], said and (said[1] or said[2])]
+        return ": ".join(part for part in parts if part)
+    # No query of a URL, which may hold a signature, and no user.
+    return re.sub(r"(https?://)(?:[^/\s]*@)?([^\s?]*)(\?\S*)?", r"\1\2", text.partition("\n")[0])

@@ -1,0 +1,76 @@
+"""A server on the loopback interface that gives the answers a test wants, and no others."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from email.message import Message
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer to a request."""
+
+    status: int
+    content: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    cut: bool = False
+    """Whether more is promised than comes before the connection ends."""
+
+
+def refusal(status: int, code: str = "SomeCode", said: str = "Some text.") -> Answer:
+    """Return an error as stores give it."""
+    content = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{said}</Message></Error>"
+    return Answer(status, content.encode(), {"Content-Type": "application/xml"})
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request."""
+
+    method: str
+    path: str
+    """With the query."""
+    headers: Message
+
+
+@contextlib.contextmanager
+def answering(answer: Callable[[Asked], Answer]) -> Iterator[str]:
+    """Serve in a thread while the context lasts; its URL. ``answer`` is called in other threads."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
+        wbufsize = -1
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            given = answer(Asked(self.command, self.path, self.headers))
+            promised = len(given.content) + given.cut
+            self.send_response(given.status)
+            for name, value in ({"Content-Length": str(promised)} | dict(given.headers)).items():
+                self.send_header(name, value)
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(given.content)
+                self.close_connection = given.cut
+
+        do_PUT = do_POST = do_DELETE = do_HEAD = do_GET
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
