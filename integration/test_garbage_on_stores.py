@@ -119,7 +119,7 @@ class Place:
         assert shuffle.subpartition_rows.to_pylist()  # totals are there, wherever
 
 
-@pytest.fixture(params=["s3", "azure", "gs"])
+@pytest.fixture(params=["s3", "azure", "gs", "seaweedfs"])
 def place(request) -> Place:
     server = request.getfixturevalue(request.param)
     return Place(f"{server.scheme}://{server.new_bucket()}/some/shuffle", server.options)

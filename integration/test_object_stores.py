@@ -52,7 +52,7 @@ def values(path: str, **arguments: Any) -> list[int]:
     return sorted(arrow_format.open_shuffle(path, **arguments).read().read_all()["v"].to_pylist())
 
 
-@pytest.fixture(params=["s3", "azure", "gs"])
+@pytest.fixture(params=["s3", "azure", "gs", "seaweedfs"])
 def place(request) -> tuple[str, dict[str, str]]:
     """A path for a shuffle, and the options to reach it with."""
     server = request.getfixturevalue(request.param)

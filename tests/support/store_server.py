@@ -103,10 +103,16 @@ def no_metadata() -> Iterator[None]:
         yield
 
 
+def free_ports(count: int) -> list[int]:
+    """Return ports of the loopback interface that nobody listens on."""
+    with contextlib.ExitStack() as stack:
+        free = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [int(one.getsockname()[1]) for one in free]
+
+
 def free_port() -> int:
-    """Return a port of the loopback interface that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
+    """Return one such port."""
+    return free_ports(1)[0]
 
 
 @contextlib.contextmanager
@@ -158,8 +164,9 @@ def installed(program: str, variable: str, what: str) -> str:
 
     It is looked for in the environment variable, where make installs it, and on PATH.
     """
-    places = [*INSTALLED.glob(f"*/bin/{program}"), *INSTALLED.glob(f"*/.bin/{program}")]
-    found = os.environ.get(variable) or shutil.which(program) or next(map(str, places), None)
+    places = (INSTALLED / "azurite" / "node_modules" / ".bin", INSTALLED / "seaweedfs" / "bin")
+    installed_here = (str(place / program) for place in places if (place / program).exists())
+    found = os.environ.get(variable) or next(installed_here, None) or shutil.which(program)
     if found is not None:
         return found
     msg = f"{what} is not run: there is no {program}; install it with: make store-servers"

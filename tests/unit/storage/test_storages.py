@@ -17,7 +17,7 @@ from arrow_format.storage.open import (
     PosixStorage,
     open_storage,
 )
-from tests.support import azure_server
+from tests.support import azure_server, store_server
 from tests.support.guarantees import guarantee
 
 PROJECT = Path(__file__).parents[3]
@@ -297,3 +297,19 @@ def test_a_server_that_does_not_run_is_named(tmp_path, script, message):
         azure_server.serving(str(program), patience_s=0.3),
     ):
         pytest.fail("it was taken for one that runs")
+
+
+@pytest.mark.parametrize(
+    ("ci", "ends"), [("", pytest.skip.Exception), ("true", pytest.fail.Exception)]
+)
+def test_a_server_that_is_not_installed_is_skipped_but_fails_in_ci(monkeypatch, tmp_path, ci, ends):
+    monkeypatch.setattr(store_server, "INSTALLED", tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CI", ci)
+    monkeypatch.delenv("AZURITE", raising=False)
+    with pytest.raises(ends, match=r"az:// is not run: there is no azurite-blob; install it with"):
+        store_server.installed("azurite-blob", "AZURITE", "az://")
+    program = tmp_path / "azurite" / "node_modules" / ".bin" / "azurite-blob"
+    program.parent.mkdir(parents=True)
+    program.touch()
+    assert store_server.installed("azurite-blob", "AZURITE", "az://") == str(program)
