@@ -22,6 +22,7 @@ from arrow_format.jobs.gc_files import (
     GcReport,
     Hold,
     JobFiles,
+    ListedFiles,
     RemovedFile,
     StoredFile,
     garbage_of_jobs,
@@ -54,7 +55,6 @@ from arrow_format.log.names import (
     numbers_of,
     segment_of,
     segment_path,
-    segments_in,
     tag_path,
 )
 from arrow_format.log.reader import LogReader, LogView
@@ -131,7 +131,8 @@ class _Collection:
         self.storage, self.log = storage, CommitLog(storage)
         self.claim = cache(partial(claim_of, storage))
         now_ms = time.time_ns() // 1_000_000
-        self.planner = Planner(storage, self.log, retention, now_ms, self.claim, compacts)
+        self.files = ListedFiles(storage)
+        self.planner = Planner(self.files, self.log, retention, now_ms, self.claim, compacts)
         self.dry_run, self.on_bytes = dry_run, on_bytes
         self.held: list[Hold] = []
         """What kept files in local directories, when they were last removed."""
@@ -238,16 +239,13 @@ class _Collection:
     def _check_newest(self, view: LogView) -> None:
         """Raise CorruptShuffleError if the newest version lacks a file."""
         newest = self.log.snapshot_of(view)
-        listed = None
-        if self.storage.max_requests > 1 and self.planner.retention is not None:
-            listed = self.storage.files(MAP_OUTPUT_DIRECTORY, depth=2)
         check_files(
             self.storage,
             newest.map_outputs if newest else (),
             "the newest version needs it, so versions before may be all that is left, and "
             "nothing was removed. Restore the file from a copy, or overwrite the shuffle, and "
             "collect again",
-            listed,
+            self.files.all(),
         )
 
     def _remove_files(self, plan: Plan) -> list[RemovedFile]:
@@ -256,12 +254,14 @@ class _Collection:
         for output in plan.needed:
             roots[output.job_id] |= {file.root: None for file in output.files if file.root}
         calls = [
-            partial(JobFiles.of, self.storage, job_id, named, self.claim)
+            partial(JobFiles.of, self.files, job_id, named, self.claim)
             for job_id, named in roots.items()
         ]
         jobs = run_concurrently(calls, self.storage.max_requests)
         self.held = holds_in_roots(jobs)
         groups = garbage_of_jobs(jobs, live_files(plan.needed), dry_run=self.dry_run)
+        if not self.dry_run:
+            groups = self.files.without(groups)
         return remove_groups(groups, self.on_bytes, dry_run=self.dry_run)
 
     def _versions(self, first: int, end: int) -> Iterator[int]:
@@ -298,7 +298,7 @@ class _Collection:
     def _segments(self, view: LogView) -> Iterator[list[StoredFile]]:
         """Yield the files of segments that nothing needs, after the lists of what they held."""
         first = min([view.state.base, *view.state.pending.numbers[:1]])
-        for segment in segments_in(self.storage.list(LOG_DIRECTORY)):
+        for segment in self.log.segments(view):
             if segment >= segment_of(first):
                 break
             stat = self.storage.stat(expired_path(segment))
@@ -320,7 +320,7 @@ class _Collection:
         base, blank = view.state.base, view.state.blank
         if self.log.read(self.log.first_kept) < blank:
             blank = 0  # some were put back
-        for segment in segments_in(self.storage.list(LOG_DIRECTORY)):
+        for segment in self.log.segments(view):
             if segment > segment_of(base):
                 break
             listed = self.storage.files(segment_path(segment))

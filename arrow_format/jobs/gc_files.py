@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ from arrow_format.log.names import JOB_ID, MAP_OUTPUT_DIRECTORY
 from arrow_format.read.presentation import HasText, count_of, format_bytes
 from arrow_format.storage.local_dir_removal import RootOfJob, Standing
 from arrow_format.storage.local_dirs import ROOT_LIST_NAME, known_roots, put_root_list, root_name
+from arrow_format.storage.open import names_in_use
 from arrow_format.storage.root_owner import MARKER_NAME
 
 if TYPE_CHECKING:
@@ -43,7 +45,54 @@ def stored(
 
 def jobs_with_files(storage: Storage) -> set[str]:
     """Return the jobs that have files in a shuffle."""
-    return set(filter(JOB_ID.fullmatch, storage.list(MAP_OUTPUT_DIRECTORY)))
+    return set(filter(JOB_ID.fullmatch, names_in_use(storage, MAP_OUTPUT_DIRECTORY)))
+
+
+class ListedFiles:
+    """The files of all jobs in a shuffle, as one collection lists them.
+
+    An object store is listed once, whole: that costs what is there, where a request for each job
+    would cost what ever was in a hierarchical namespace, whose directories stay when they are
+    empty. What is put later is the next collection's. Directories are listed job by job.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self._by_job: dict[str, dict[str, ObjectStat]] | None = None
+
+    def jobs(self) -> set[str]:
+        """Return the jobs that have files."""
+        if self.storage.has_directories:
+            return jobs_with_files(self.storage)
+        return {job_id for job_id, files in self._listed().items() if files}
+
+    def of_job(self, job_id: str) -> Mapping[str, ObjectStat]:
+        """Return the files of a job."""
+        if self.storage.has_directories:
+            return self.storage.files(f"{MAP_OUTPUT_DIRECTORY}/{job_id}")
+        return self._listed().get(job_id, {})
+
+    def all(self) -> Mapping[str, ObjectStat]:
+        """Return the files of all jobs, where all are listed at once; else none."""
+        if self.storage.has_directories:
+            return {}
+        return {path: stat for files in self._listed().values() for path, stat in files.items()}
+
+    def _listed(self) -> dict[str, dict[str, ObjectStat]]:
+        if self._by_job is None:
+            by_job: dict[str, dict[str, ObjectStat]] = defaultdict(dict)
+            for path, stat in self.storage.files(MAP_OUTPUT_DIRECTORY, depth=2).items():
+                by_job[path.split("/")[1]][path] = stat
+            self._by_job = {job_id: of for job_id, of in by_job.items() if JOB_ID.fullmatch(job_id)}
+        return self._by_job
+
+    def without(self, groups: Iterable[list[StoredFile]]) -> Iterator[list[StoredFile]]:
+        """Yield groups of files that the caller removes, and forget each afterwards."""
+        for group in groups:
+            yield group
+            if not self.storage.has_directories:
+                for file in group:
+                    self._listed()[file.path.split("/")[1]].pop(file.path, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +110,14 @@ class JobFiles:
 
     @staticmethod
     def of(
-        storage: Storage, job_id: str, named: Collection[str], claim: Callable[[], Claim]
+        files: ListedFiles, job_id: str, named: Collection[str], claim: Callable[[], Claim]
     ) -> JobFiles:
-        """List the files of a job, of which the log has named local roots.
+        """Look for the files of a job, of which the log has named local roots.
 
         ``claim`` is asked for what the shuffle says of itself, if there is a root.
         """
-        directory = f"{MAP_OUTPUT_DIRECTORY}/{job_id}"
-        listed = storage.files(directory)
+        storage, directory = files.storage, f"{MAP_OUTPUT_DIRECTORY}/{job_id}"
+        listed = files.of_job(job_id)
         known: Sequence[LocalRoot] = ()
         if named or f"{directory}/{ROOT_LIST_NAME}" in listed:
             known = known_roots(storage, directory, named)

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from arrow_format.arrays.buffers import text_array, to_arrow, to_numpy, to_scalar
 from arrow_format.concurrency import run_concurrently
-from arrow_format.jobs.gc_files import Hold, JobFiles, jobs_with_files
+from arrow_format.jobs.gc_files import Hold, JobFiles, ListedFiles
 from arrow_format.jobs.kept_outputs import kept_outputs, num_among
 from arrow_format.jobs.retention import first_wanted
 from arrow_format.log.consumers import ConsumerRegistry
@@ -78,7 +78,7 @@ class Plan:
 class Planner:
     """Plans one collection."""
 
-    storage: Storage
+    files: ListedFiles
     log: CommitLog
     retention: timedelta | None
     """None: nothing expires, and no job is given up, by its age."""
@@ -89,6 +89,11 @@ class Planner:
     """Whether the log begins with the oldest version to keep, or what is pending before it."""
     times: dict[int, int] = field(default_factory=dict)
     """When entries were committed, of those that were asked for."""
+
+    @property
+    def storage(self) -> Storage:
+        """The shuffle."""
+        return self.files.storage
 
     @property
     def cutoff_ms(self) -> int:
@@ -103,7 +108,7 @@ class Planner:
         recent = self._first_recent(view)
         oldest, holds = self._oldest(view, recent)
         swept = max(recent - 1, state.swept)
-        names = jobs_with_files(self.storage)
+        names = self.files.jobs()
         first = oldest if ahead else state.oldest
         kept = kept_outputs(self.log, view, first)
         ends = self.log.ended_jobs(view)
@@ -223,7 +228,7 @@ class Planner:
             return unfinished, set(), set()
 
         def is_silent(job_id: str) -> bool:
-            files = JobFiles.of(self.storage, job_id, (), self.claim)
+            files = JobFiles.of(self.files, job_id, (), self.claim)
             return self.is_past(files.modified_ms())
 
         jobs = sorted(unfinished)

@@ -57,7 +57,7 @@ from arrow_format.log.names import (
 )
 from arrow_format.log.snapshot import Snapshot
 from arrow_format.log.state import LogState
-from arrow_format.storage.open import ObjectNotFoundError, Storage
+from arrow_format.storage.open import ObjectNotFoundError, Storage, names_in_use
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -546,7 +546,7 @@ class LogReader:
         Entries that were made blank may have been put back from a copy of the log: the first and
         the last in each segment are looked at.
         """
-        for segment in segments_in(self._storage.list(LOG_DIRECTORY)):
+        for segment in self.segments(view):
             names = self._storage.list(segment_path(segment))
             entries = sorted(entries_in(names))
             numbers = [number for number in entries if number >= view.state.blank]
@@ -573,10 +573,17 @@ class LogReader:
         """Return a reader of what may be removed meanwhile: this one does not build on it."""
         return LogReader(self._storage)
 
+    def segments(self, view: LogView) -> list[int]:
+        """Return the segments that hold files."""
+        segments = segments_in(self._storage.list(LOG_DIRECTORY))
+        if not segments or segments[0] >= segment_of(view.state.base):
+            return segments
+        return segments_in(names_in_use(self._storage, LOG_DIRECTORY))
+
     def segments_before(self, view: LogView) -> list[int]:
         """Return the segments before that of the base that are still to be removed."""
-        segments = segments_in(self._storage.list(LOG_DIRECTORY))
-        return [segment for segment in segments if segment < segment_of(view.state.base)]
+        first = segment_of(view.state.base)
+        return [segment for segment in self.segments(view) if segment < first]
 
     def removed(self, segment: int) -> RemovedSegment | None:
         """Return what remains of a segment whose entries were removed; None if they were not."""

@@ -22,6 +22,7 @@ from arrow_format.storage.protocol import (
     ObjectStat,
     ObjectWriter,
     Storage,
+    names_in_use,
 )
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ __all__ = [
     "Place",
     "PosixStorage",
     "Storage",
+    "names_in_use",
     "open_made_directory",
     "open_named_directory",
     "open_storage",

@@ -204,3 +204,15 @@ class Storage(Protocol):
 
     def free_bytes(self) -> int | None:
         """Return how many bytes this user may still write; None where that is unknown."""
+
+
+def names_in_use(storage: Storage, path: str) -> list[str]:
+    """Return the names directly below a path, sorted, without directories that hold no file.
+
+    In an object store there are none, except where its namespace is hierarchical (as in ADLS
+    Gen2): there they stay. So a store's files are listed, of one level below and of two.
+    """
+    if storage.has_directories:
+        return storage.list(path)
+    files = storage.files(path, depth=2)
+    return sorted({file[len(path) + 1 :].partition("/")[0] for file in files})

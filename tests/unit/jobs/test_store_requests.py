@@ -14,7 +14,7 @@ from arrow_format.jobs.commit import LISTED_OUTPUTS, commit_job
 from arrow_format.jobs.job import begin_job
 from arrow_format.keys.partitioner import ColumnPartitioner
 from arrow_format.log.commit_log import CommitLog
-from arrow_format.log.names import CHECKPOINT_INTERVAL, entry_path
+from arrow_format.log.names import CHECKPOINT_INTERVAL, entry_path, segment_of
 from arrow_format.log.reader import LogReader
 from arrow_format.log.release import DueRelease
 from arrow_format.options import WriteOptions
@@ -243,3 +243,47 @@ def test_many_writers_append_concurrently(tmp_path):
     assert sorted(versions) == list(range(2, 18))
     assert open_shuffle(tmp_path).num_rows == 17 * N
     assert CommitLog(PosixStorage(str(tmp_path))).newest_version() == 17
+
+
+class TestHierarchicalNamespace:
+    """Directories that stay when they are empty, as in ADLS Gen2, imitated."""
+
+    def place(self, gs):
+        return open_storage(f"gs://{gs.new_bucket('hierarchical')}/a", gs.options)
+
+    def dead_jobs(self, storage, count):
+        for start in range(count):
+            write(storage, start)
+        merge_shuffle(storage)
+        assert collect_garbage(storage, retention=NONE).num_files == 2 * count
+        assert len(storage.list("map_outputs")) == count + 1, "their directories stay"
+
+    @guarantee("few requests")
+    def test_a_collection_costs_what_is_there_and_not_what_ever_was(self, gs):
+        seen = []
+        for count in (3, 12):
+            storage = self.place(gs)
+            self.dead_jobs(storage, count)
+            bucket = storage.root.split("/")[2]
+            with gs.requests(bucket) as requests:
+                report = collect_garbage(storage, retention=NONE)
+            assert report.num_files == 0
+            seen.append([one for one in requests if "prefix=a/map_outputs" in one.path])
+        assert len(seen[0]) == len(seen[1]) == 1
+
+    @pytest.mark.usefixtures("small_log")
+    def test_segments_of_the_log_that_were_removed_are_gone(self, gs):
+        storage = self.place(gs)
+        for start in range(12):
+            write(storage, start, "overwrite")
+        for _ in range(3):
+            collect_garbage(storage, retention=NONE)
+        log = CommitLog(storage)
+        view = log.view()
+        assert segment_of(view.state.base) > 0
+        assert "0" * 18 in storage.list("commit_log"), "its directory stays"
+        assert log.segments_before(view) == []
+        bucket = storage.root.split("/")[2]
+        with gs.requests(bucket) as requests:
+            assert collect_garbage(storage, retention=NONE).num_files == 0
+        assert not [one for one in requests if f"/{0:018d}/" in one.path]
