@@ -55,7 +55,7 @@ def doctor(*arguments: object, cwd: Path | None = None, **environment: object) -
 
 def first(report: dict[str, Any], code: str) -> str:
     """Return what is said of the cause: the first finding, which must be of a kind."""
-    assert report["findings"], "nothing was found"
+    assert report["findings"], f"nothing was found: {report}"
     finding = report["findings"][0]
     assert finding["code"] == code, report["findings"]
     return f"{finding['where']}: {finding['what']}. {finding['remedy']}"

@@ -235,7 +235,7 @@ def _groups(is_store: bool) -> dict[str, Scenario]:
     on = " on a store" if is_store else ""
     scenarios = (
         Scenario(f"five on a table{on}", _five_on_a_table, is_store),
-        Scenario(f"six on a long-lived table{on}", long_lived.six_on_a_table, is_store, walks=60),
+        Scenario(f"six on a long-lived table{on}", long_lived.six_on_a_table, is_store, walks=25),
         Scenario(f"five on a result{on}", _five_on_a_result, is_store, releases=True),
         Scenario(f"five with pending{on}", _five_with_pending, is_store, pending=True),
     )
