@@ -75,8 +75,8 @@ integration-processes:
 older: java .venv/.stamp ## Run chosen integration tests on older versions of Spark (OLDER=4.0)
 	@$(CONCURRENTLY) $(addprefix older-,$(OLDER))
 
-sparks: java $(ARCHIVE) store-servers-if-possible ## Run what `integration` and `older` do, one beginning where another ends
-	@$(CONCURRENTLY) integration-processes integration-session $(addprefix older-,$(OLDER))
+sparks: java $(ARCHIVE) store-servers-if-possible ## Run `integration`, and the chosen tests on the oldest Spark where one ends
+	@$(CONCURRENTLY) integration-processes integration-session older-$(OLDEST)
 
 older-%:
 	@$(MAKE) --no-print-directory integration-chosen SPARK=$*
