@@ -187,6 +187,36 @@ def test_concurrent_appends_all_land(spark: SparkSession, tmp_path: Path):
     assert not [name for name in files_below(path) if "tmp" in name]
 
 
+def test_a_write_of_spark_that_is_repeated_with_its_number_counts_once(
+    spark: SparkSession, tmp_path: Path
+):
+    path = tmp_path / "s"
+
+    def append(number: int, first: int) -> None:
+        rows = spark.range(first, first + 10).withColumnRenamed("id", "k")
+        (
+            rows.write.format("arrow_shuffle")
+            .options(keys="k", numSubpartitions=N, txnAppId="nightly", txnVersion=number)
+            .mode("append")
+            .save(str(path))
+        )
+
+    append(1, 0)
+    append(4, 100)
+    append(4, 100)
+    assert open_shuffle(path).version == 2
+    with pytest.raises(
+        Exception,
+        match=r"number 3 of application .nightly. is not in the log, and 4, which comes after",
+    ):
+        append(3, 200)
+    assert sorted(open_shuffle(path).read().read_all()["k"].to_pylist()) == [
+        *range(10), *range(100, 110),
+    ]  # fmt: skip
+    live = {file.data_path for output in open_shuffle(path).map_outputs for file in output.files}
+    assert {str(file.relative_to(path)) for file in path.glob("map_outputs/*/*.data")} == live
+
+
 def test_of_two_first_writers_one_wins(tmp_path: Path):
     def write(start: int) -> object:
         job = begin_job(
