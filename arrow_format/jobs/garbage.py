@@ -60,6 +60,8 @@ from arrow_format.log.names import (
 from arrow_format.log.reader import LogReader, LogView
 from arrow_format.log.version_names import first_version
 from arrow_format.storage.open import ObjectNotFoundError, Storage
+from arrow_format.storage.protocol import UnconditionalPutsError
+from arrow_format.storage.put_probe import PROBE_DIRECTORY
 from arrow_format.write.merger import ignore
 
 if TYPE_CHECKING:
@@ -70,7 +72,8 @@ DEFAULT_RETENTION = timedelta(hours=24)
 
 REMOVAL_DELAY_MS = 600_000
 """How long the list of what a segment held exists before its entries are removed: a client of a
-network file system may have cached that there is none."""
+network file system may have cached that there is none. And how long what a writer puts to ask a
+store is left alone, whatever the retention."""
 
 
 def collect(
@@ -159,8 +162,12 @@ class _Collection:
             removed = self._remove_files(plan)
         else:
             if fenced:
-                fenced = self._give_up(fenced)
-                plan = self._plan()
+                try:
+                    fenced = self._give_up(fenced)
+                    plan = self._plan()
+                except UnconditionalPutsError:
+                    # No job can be committed there, and no fence would keep one out.
+                    plan = replace(plan, suspects=plan.suspects.union(fenced))
             removed = self._remove_files(plan)
             if self._expire(plan):
                 plan = self._plan()
@@ -274,9 +281,12 @@ class _Collection:
                 yield from (number for number, entry in entries.items() if entry.is_version)
 
     def _temporaries(self, view: LogView) -> Iterator[list[StoredFile]]:
-        """Yield temporary files of puts that no writer uses any more."""
+        """Yield temporary files of puts, and of asking a store, that no writer uses any more."""
         if not self.storage.has_directories:
-            return  # an object store needs none
+            listed = self.storage.files(PROBE_DIRECTORY)
+            left = self._old(stored(self.storage, listed, listed))
+            yield [file for file in left if self._is_settled(file.modified_ms)]
+            return
         segments = {segment_of(view.newest), segment_of(view.newest + 1)}
         consumers = self.storage.list(CONSUMER_DIRECTORY)
         for directory in (
@@ -295,6 +305,10 @@ class _Collection:
     def _old(self, files: list[StoredFile]) -> list[StoredFile]:
         return [file for file in files if self.planner.is_past(file.modified_ms)]
 
+    def _is_settled(self, modified_ms: int | None) -> bool:
+        """Whether a file was put so long ago that it can be relied on, or is left over."""
+        return self.planner.now_ms - (modified_ms or 0) >= REMOVAL_DELAY_MS
+
     def _segments(self, view: LogView) -> Iterator[list[StoredFile]]:
         """Yield the files of segments that nothing needs, after the lists of what they held."""
         first = min([view.state.base, *view.state.pending.numbers[:1]])
@@ -304,9 +318,7 @@ class _Collection:
             stat = self.storage.stat(expired_path(segment))
             if stat is None and not self.dry_run:
                 self.log.put_removed(segment)
-            elif stat is not None and (
-                self.planner.now_ms - (stat.modified_ms or 0) >= REMOVAL_DELAY_MS
-            ):
+            elif stat is not None and self._is_settled(stat.modified_ms):
                 listed = self.storage.files(segment_path(segment))
                 yield stored(self.storage, listed, listed)
                 if not self.dry_run:

@@ -111,8 +111,10 @@ class ShuffleJob:
         """Make the directories of this job's map outputs; local ones only where that is possible.
 
         Raises StorageError if the shuffle's own cannot be made, a local one is another job's, or
-        it is not settled whether the shuffle was moved or copied.
+        it is not settled whether the shuffle was moved or copied; and of a store that may not be
+        put to, or on which commits are not safe.
         """
+        self.storage.check_puts()
         self.storage.make_directory(self.directory, sync=self.options.sync)
         if self.local_roots:
             roots, marker = self._to_be_made()

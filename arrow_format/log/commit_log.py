@@ -207,6 +207,7 @@ class CommitLog(LogReader):
     def _put(self, entry: LogEntry, check: Callable[[bytes], object], *, sync: bool) -> None:
         path = entry_path(entry.version)
         data = readable(encode_entry(entry), check, f"{self.root}/{path}")
+        self._storage.check_puts()  # while it is certain that nothing was put
         self.has_put, self.is_answered = True, False
         try:
             self._storage.put_if_absent(path, data, sync=sync)

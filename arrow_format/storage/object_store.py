@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import secrets
+import re
 import time
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,6 +16,7 @@ import pyarrow as pa
 from arrow_format.concurrency import run_concurrently
 from arrow_format.errors import ClosedError, CorruptShuffleError, ShuffleError, StorageError
 from arrow_format.storage.obstore_connection import (
+    WHICH_STORE,
     connect,
     environment_digest,
     obstore,
@@ -30,6 +32,7 @@ from arrow_format.storage.protocol import (
     check_length,
     truncated_error,
 )
+from arrow_format.storage.put_probe import check_store
 from arrow_format.storage.store_errors import CutAnswerError, OutOfRangeError, StoreErrors
 
 if TYPE_CHECKING:
@@ -54,7 +57,9 @@ MAX_REQUESTS = 8
 
 _CONFLICTS = 6
 _CHECKED: set[Hashable] = set()
-"""Stores that this process knows to honour the condition of a put."""
+"""Stores that this process knows to keep put-if-absent."""
+_PLAIN = re.compile(r"[A-Za-z0-9_=/-]*")
+"""A prefix that every store keeps as it is."""
 
 
 class ObjectStorage:
@@ -79,8 +84,10 @@ class ObjectStorage:
         self.options = options if isinstance(options, StorageOptions) else StorageOptions(options)
         _ = self._store  # refuses unknown options
 
-    def __reduce__(self) -> tuple[type[ObjectStorage], tuple[str, StorageOptions]]:
-        return ObjectStorage, (self.root, self.options)
+    def __reduce__(self) -> tuple[Callable[..., ObjectStorage], tuple[Any, ...]]:
+        is_checked = self._as_checked() in _CHECKED
+        endpoint = environment_digest(WHICH_STORE) if is_checked else None
+        return _received, (self.root, self.options, endpoint)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ObjectStorage):
@@ -143,7 +150,7 @@ class ObjectStorage:
         return Upload(self, path, upload)
 
     def put_if_absent(self, path: str, data: bytes, *, sync: bool) -> None:
-        self._check_conditional_puts(path)
+        self.check_puts()
         for attempt in range(_CONFLICTS):
             try:
                 self._put(path, data)
@@ -162,33 +169,22 @@ class ObjectStorage:
     def replace(self, path: str, data: bytes, *, sync: bool) -> None:
         self._put(path, data, mode="overwrite")
 
-    def _check_conditional_puts(self, path: str) -> None:
-        """Check once in a process that the store honours the condition of a put; some ignore it.
+    def check_puts(self) -> None:
+        checked = self._as_checked()
+        if checked not in _CHECKED:
+            check_store(_Probed(self))
+            _CHECKED.add(checked)
 
-        Raises :class:`StorageError` when it does not: of two concurrent commits, one would be lost.
-        """
-        where = environment_digest("ENDPOINT")
-        checked = (self._scheme, self._bucket, self.options, where, os.getpid())
-        if checked in _CHECKED:
-            return
-        above, slash, name = path.rpartition("/")
-        # A writer killed here leaves an empty object that nobody reads. One in a segment of the log
-        # goes with it; elsewhere it stays, since no collection lists these directories of a store.
-        probe = f"{above}{slash}.tmp-{name}-{secrets.token_hex(8)}"
-        with contextlib.suppress(ObjectExistsError):
-            self._put(probe, b"")
-            self._put(probe, b"")
-            self.delete(probe)
-            msg = (
-                f"{self.root}: the store ignores the condition of a put (If-None-Match), so "
-                "commits are not safe. Use one that supports conditional puts"
-            )
-            raise StorageError(msg)
-        self.delete(probe)
-        _CHECKED.add(checked)
+    def _as_checked(self) -> Hashable:
+        """Return what is checked once: the store in this process, and a prefix that may change."""
+        prefix = "" if _PLAIN.fullmatch(self._prefix) else self._prefix
+        endpoint = environment_digest(WHICH_STORE)
+        return (self._scheme, self._bucket, prefix, self.options, endpoint, os.getpid())
 
-    def _put(self, path: str, data: bytes, *, mode: str = "create") -> None:
-        with self._errors("create it", path, creates=mode == "create"):
+    def _put(
+        self, path: str, data: bytes, *, mode: str = "create", what: str = "create it"
+    ) -> None:
+        with self._errors(what, path, creates=mode == "create"):
             obstore().put(self._store, self._key(path), data, mode=mode, use_multipart=False)
 
     def open_reader(self, path: str, *, mapped: bool = False) -> ObjectReader:
@@ -297,6 +293,41 @@ class ObjectStorage:
             )
         except ObjectNotFoundError:  # a store that minds may have left the others undeleted
             run_concurrently([partial(self.delete, path) for path in paths], self.max_requests)
+
+
+def _received(root: str, options: StorageOptions, endpoint: str | None) -> ObjectStorage:
+    """Return a storage that another process sent, which had checked the store at an endpoint."""
+    storage = ObjectStorage(root, options)
+    if endpoint == environment_digest(WHICH_STORE):
+        _CHECKED.add(storage._as_checked())
+    return storage
+
+
+@dataclass(frozen=True, slots=True)
+class _Probed:
+    """What :mod:`~arrow_format.storage.put_probe` asks of a storage."""
+
+    storage: ObjectStorage
+
+    @property
+    def root(self) -> str:
+        return self.storage.root
+
+    def key(self, path: str) -> str:
+        return self.storage._key(path)
+
+    def put_once(self, path: str, data: bytes) -> None:
+        what = "put an object there, as every commit does"
+        self.storage._put(path, data, what=what)
+
+    def read(self, path: str) -> bytes:
+        return self.storage.read(path)
+
+    def keys_below(self, path: str) -> set[str]:
+        return {meta["path"] for meta in self.storage._all_below(path)}
+
+    def delete_all(self, paths: Sequence[str]) -> None:
+        self.storage.delete_all(paths)
 
 
 class Upload:

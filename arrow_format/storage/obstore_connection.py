@@ -36,6 +36,8 @@ _RETRY = {
 back within it is not noticed. A request that is silent has 30 s, by obstore."""
 _OWNER: dict[str, int] = {}
 """The process that obstore runs in."""
+WHICH_STORE = "ENDPOINT|URL|ACCOUNT_NAME|EMULATOR"
+"""In the names of variables that say which store it is, and nothing of credentials."""
 
 
 def parse_uri(uri: str) -> tuple[str, str, str]:
@@ -51,6 +53,15 @@ def parse_uri(uri: str) -> tuple[str, str, str]:
         raise OptionError(msg)
     if not bucket or any(part in ("", ".", "..") for part in prefix.split("/") if prefix):
         msg = f"path={uri!r}: expected {scheme}://bucket/prefix"
+        raise OptionError(msg)
+    if "\\" in rest:
+        msg = (
+            f"path={uri!r}: has a backslash, which some stores take for a slash, so that it would "
+            "be another place; use / between names, and none in them"
+        )
+        raise OptionError(msg)
+    if scheme == "az" and any(part.endswith(".") for part in prefix.split("/")):
+        msg = f"path={uri!r}: a name ends in a dot, which Azure may leave out; give it another end"
         raise OptionError(msg)
     return scheme, bucket, prefix
 
@@ -70,12 +81,12 @@ def connect(scheme: str, bucket: str, options: StorageOptions) -> Any:  # noqa: 
     return _connect(scheme, bucket, options, environment_digest(), os.getpid())
 
 
-def environment_digest(part: str = "") -> str:
-    """Return a digest of the environment, of variables with ``part`` in their names only."""
+def environment_digest(names: str = "") -> str:
+    """Return a digest of the environment, of variables only in whose names a pattern is."""
     variables = sorted(
         (name, value)
         for name, value in os.environ.items()
-        if name.startswith(VARIABLES) and part in name
+        if name.startswith(VARIABLES) and re.search(names, name)
     )
     return hashlib.sha256(repr(variables).encode()).hexdigest()
 

@@ -44,6 +44,14 @@ class ObjectExistsError(StorageError):
     """An object of that name exists already; nothing was written."""
 
 
+class StoreRefusedError(StorageError):
+    """A store does not keep what commits rest on: put-if-absent, reads of what was put, names."""
+
+
+class UnconditionalPutsError(StoreRefusedError):
+    """A store ignores the condition of a put, always: no put of it excludes another."""
+
+
 SHARED_PATH = (
     "Use a directory that is mounted at the same path on every host, or an object store; "
     "a path of the driver's own disk does not do"
@@ -136,6 +144,14 @@ class Storage(Protocol):
         """Start a new object, whose name no other writer chooses.
 
         Raises :class:`ObjectExistsError` when it exists, which an object store does not check.
+        """
+
+    def check_puts(self) -> None:
+        """Raise :class:`StorageError` where :meth:`put_if_absent` would not keep its promise.
+
+        Whoever will put an entry of the log asks it before any row is written. A store is asked
+        once in a process, or in the process that this storage was sent from. A directory answers at
+        its first put.
         """
 
     def put_if_absent(self, path: str, data: bytes, *, sync: bool) -> None:

@@ -24,6 +24,7 @@ from arrow_format.errors import (
     OptionError,
     ShuffleError,
     ShuffleNotFoundError,
+    StorageError,
 )
 from arrow_format.jobs.back_pressure import unconsumed_after
 from arrow_format.jobs.garbage import collect, remove_released
@@ -324,7 +325,14 @@ def release_shuffle(
     check_version_number(expected_version)
     if DueRelease("released by name").carry_out(storage, expected_version=expected_version) is None:
         return False
-    collect(storage)
+    try:
+        collect(storage)
+    except StorageError as error:
+        msg = (
+            f"{storage.root}: was released, but not all of its files could be removed ({error}). "
+            "Garbage collection removes them, by someone who may delete"
+        )
+        raise StorageError(msg) from error
     return True
 
 

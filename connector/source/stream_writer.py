@@ -97,6 +97,9 @@ class ShuffleStreamWriter(Travels, DataSourceStreamArrowWriter):
         name = f"{self._job.job_id} {transaction.application_id} {transaction.number}"
         job_id = hashlib.sha256(name.encode()).hexdigest()[:32]
         job = replace(self._job, job_id=job_id)
+        # Here, since Spark keeps the processes of tasks, and makes others for each batch: the one
+        # that commits learns with the job of the first task what was found.
+        job.storage.check_puts()
         status = run_spark_task(job, iterator)
         first = status.output.map_task == 0
         return BatchMessage(transaction, job_id, status_to_row(status), job if first else None)

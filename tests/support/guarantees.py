@@ -259,6 +259,19 @@ GUARANTEES: dict[str, dict[str, str]] = {
             "Of concurrent commits each wins a version of its own; a commit whose answers get "
             "lost went through"
         ),
+        "atomic conditions": (
+            "A store that ignores the condition of a put, or checks it and puts later, is refused "
+            "before a row is written, and nothing is left; one that loses an answer, answers "
+            "with a conflict, or lets nobody delete is not"
+        ),
+        "append-only credentials": (
+            "Writes, deletions of rows, merges, tags, rollbacks and consumers need no leave to "
+            "delete objects; a collection and a release without it say so"
+        ),
+        "kept names": (
+            "A prefix with a backslash, and on Azure one with a segment that ends in a dot, is "
+            "refused, and so is any other that the store does not list as it was put"
+        ),
         "killed upload": "A writer that is killed leaves nothing visible",
         "lost answers": (
             "An answer that is lost, cut or late does no harm: a store that is away for half a "

@@ -8,12 +8,14 @@ some stores do. It can say which requests it got.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import sys
 import threading
 import time
 import uuid
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,10 +28,25 @@ if TYPE_CHECKING:
 
 KEY_ID = "AKIDLOOPBACKTESTS7Q"
 SECRET = "sEcReT/never+to/be+shown/4711"
-FAULTS = ("careless", "forgetful", "slow")
-"""A careless store ignores the condition of a put; a forgetful one loses its first answer; a slow
-one takes 10 ms longer for each."""
+FAULTS = (
+    *("careless", "racy", "quarrelling", "forgetful", "slow", "renaming", "lagging"),
+    *("readonly", "appendonly"),
+)
+"""A careless store ignores the condition of a put; a racy one checks it, and puts 3 ms later; a
+quarrelling one keeps none of the first puts of a name, which come together; a forgetful one loses
+its first answer; a slow one takes 10 ms longer for each. A renaming one takes ``+`` for a space; a
+lagging one lists nothing. Credentials of a readonly one may not put, those of an appendonly one may
+not delete."""
+RACE_S = 0.003
+"""Seconds between check and put of a racy store."""
+QUARREL = 4
+"""How many puts of a name a quarrelling store answers with a conflict."""
 
+_CONFLICT = (
+    b"<Error><Code>ConditionalRequestConflict</Code><Message>The conditional request cannot "
+    b"succeed due to a conflicting operation against this resource.</Message></Error>"
+)
+_DENIED = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
 _REFUSED = (
     b"<Error><Code>InvalidAccessKeyId</Code><Message>The AWS Access Key Id %s does not exist in "
     b"our records.</Message><AWSAccessKeyId>%s</AWSAccessKeyId></Error>"
@@ -43,6 +60,7 @@ class AtomicS3:
         self._application = application
         self._lock = threading.Lock()
         self._forgotten: set[str] = set()
+        self._quarrels: Counter[str] = Counter()
         self._requests: list[tuple[str, str, float, float]] = []
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
@@ -62,13 +80,33 @@ class AtomicS3:
     def _answer(self, path: str, environ: dict[str, Any], start_response: Any) -> Any:
         signed_by = environ.get("HTTP_AUTHORIZATION", "").partition("Credential=")[2]
         if not signed_by.startswith(f"{KEY_ID}/") and not path.startswith("/moto-api"):
-            start_response("403 Forbidden", [("Content-Type", "application/xml")])
             key_id = signed_by.partition("/")[0].encode()
-            return [_REFUSED % (key_id, key_id)]
+            return _answered(environ, "403 Forbidden", _REFUSED % (key_id, key_id), start_response)
+        method, query = environ["REQUEST_METHOD"], environ.get("QUERY_STRING", "")
+        deletes = method == "DELETE" or query.startswith("delete")
+        changes = deletes or (method not in ("GET", "HEAD") and "/" in path.strip("/"))
+        if (path.startswith("/appendonly") and deletes) or (
+            path.startswith("/readonly") and changes
+        ):
+            return _answered(environ, "403 Forbidden", _DENIED, start_response)
+        if path.startswith("/renaming"):
+            for name in ("PATH_INFO", "RAW_URI", "REQUEST_URI"):
+                environ[name] = environ[name].replace("+", " ").replace("%2B", "%20")
+            if query.startswith("delete"):
+                names = environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))
+                environ["wsgi.input"] = io.BytesIO(names.replace(b"+", b" "))
+        if path.startswith("/lagging") and "prefix=" in query:
+            environ["QUERY_STRING"] = f"prefix=nothing&{query}"
         if "HTTP_IF_NONE_MATCH" not in environ:
             return self._application(environ, start_response)
-        if path.startswith("/careless"):
+        if path.startswith("/careless") or (path.startswith("/racy") and self._is_free(environ)):
             del environ["HTTP_IF_NONE_MATCH"]
+        if path.startswith("/quarrelling"):
+            with self._lock:
+                self._quarrels[path] += 1
+                is_first = self._quarrels[path] <= QUARREL
+            if is_first:
+                return _answered(environ, "409 Conflict", _CONFLICT, start_response)
         with self._lock:
             answer = self._application(environ, start_response)
         if path.startswith("/forgetful") and path not in self._forgotten:
@@ -76,6 +114,24 @@ class AtomicS3:
             start_response("503 Slow Down", [], sys.exc_info())
             return [b""]
         return answer
+
+    def _is_free(self, environ: dict[str, Any]) -> bool:
+        """Whether there is no object of that name; said some time later."""
+        said: list[str] = []
+        with self._lock:
+            asked = environ | {"REQUEST_METHOD": "HEAD", "CONTENT_LENGTH": "0"}
+            del asked["HTTP_IF_NONE_MATCH"]
+            list(self._application(asked, lambda status, *_: said.append(status)))
+        time.sleep(RACE_S)
+        return said[0].startswith("404")
+
+
+def _answered(
+    environ: dict[str, Any], status: str, body: bytes, start_response: Any
+) -> list[bytes]:
+    environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+    start_response(status, [("Content-Type", "application/xml")])
+    return [body]
 
 
 def main(port: int) -> None:

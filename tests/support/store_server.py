@@ -54,6 +54,15 @@ class Request:
     """Both in seconds, by one clock."""
 
 
+def round_trips(requests: Sequence[Request]) -> int:
+    """Return how many requests at least came one after another: each after an answer."""
+    found, last = 0, -1.0
+    for request in sorted(requests, key=lambda one: one.ended):
+        if request.began >= last:
+            found, last = found + 1, request.ended
+    return found
+
+
 def most_at_once(requests: Sequence[Request]) -> int:
     """Return how many requests were under way at one time."""
     return max(sum(one.began <= at.began < one.ended for one in requests) for at in requests)

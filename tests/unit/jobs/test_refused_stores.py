@@ -1,0 +1,224 @@
+"""Stores on which commits are not safe, and credentials that may not do everything."""
+
+import time
+from datetime import timedelta
+
+import pyarrow as pa
+import pytest
+
+import arrow_format
+from arrow_format import (
+    CorruptShuffleError,
+    HashPartitioner,
+    MergePolicy,
+    StorageError,
+    UnsettledCommitError,
+    collect_garbage,
+    consume,
+    delete_rows,
+    flush_pending,
+    list_tags,
+    merge_shuffle,
+    open_shuffle,
+    release_shuffle,
+    rollback_shuffle,
+    tag_shuffle,
+    untag_shuffle,
+)
+from arrow_format.jobs import garbage
+from arrow_format.jobs.commit import commit_job
+from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.storage import object_store
+from arrow_format.storage.open import open_storage
+from arrow_format.storage.put_probe import PROBE_DIRECTORY, ROUNDS
+from tests.support.guarantees import guarantee
+
+NOW = timedelta(0)
+ALL = MergePolicy(rewrite="always")
+
+
+@pytest.fixture(autouse=True)
+def new_process(monkeypatch):
+    monkeypatch.setattr(object_store, "_CHECKED", set())
+
+
+def write(path, s3, first=0, *, mode="append", batches=None):
+    table = pa.table({"k": range(first, first + 10), "v": range(first, first + 10)})
+    return arrow_format.write_shuffle(
+        table if batches is None else batches,
+        path,
+        keys="k",
+        num_subpartitions=4,
+        mode=mode,
+        storage_options=s3.options,
+    )
+
+
+def copied(s3, kind, keys=()):
+    """Return a path with three versions, of which one is tagged, in a bucket of a kind."""
+    source, target = s3.new_bucket(), s3.new_bucket(kind)
+    path = f"s3://{source}/a"
+    for first in (0, 10, 20):
+        write(path, s3, first)
+    tag_shuffle(path, "kept", 1, storage_options=s3.options)
+    client = s3.client()
+    for key in s3.keys(source):
+        body = client.get_object(Bucket=source, Key=key)["Body"].read()
+        client.put_object(Bucket=target, Key=key, Body=body)
+    object_store._CHECKED.clear()
+    return f"s3://{target}/a", target
+
+
+# Refused before a row -----------------------------------------------------------------------------
+
+
+@guarantee("atomic conditions")
+@pytest.mark.parametrize("mode", ["errorifexists", "append", "overwrite"])
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("careless", "ignores the condition of a put"),
+        ("racy", "does not keep the condition of a put"),
+        ("readonly", "403.*cannot put an object there"),
+    ],
+)
+def test_a_write_is_refused_before_a_row_and_leaves_nothing(s3, kind, said, mode):
+    bucket = s3.new_bucket(kind)
+    is_asked = False
+
+    def rows():
+        nonlocal is_asked
+        is_asked = True
+        yield pa.record_batch({"k": [1], "v": [1]})
+
+    schema = pa.schema({"k": pa.int64(), "v": pa.int64()})
+    batches = pa.RecordBatchReader.from_batches(schema, rows())
+    with pytest.raises(StorageError, match=said) as error:
+        write(f"s3://{bucket}/a", s3, mode=mode, batches=batches)
+    assert not isinstance(error.value, UnsettledCommitError)
+    assert "not known" not in str(error.value)
+    assert not is_asked
+    assert s3.keys(bucket) == []
+
+
+CHANGES = {
+    "append": lambda path, s3: write(path, s3),
+    "overwrite": lambda path, s3: write(path, s3, mode="overwrite"),
+    "delete": lambda path, s3: delete_rows(path, {"k": [1]}, storage_options=s3.options),
+    "merge": lambda path, s3: merge_shuffle(path, policy=ALL, storage_options=s3.options),
+    "merge by subpartition": lambda path, s3: merge_shuffle(
+        path, by="subpartition", policy=ALL, storage_options=s3.options
+    ),
+    "rollback": lambda path, s3: rollback_shuffle(path, 1, storage_options=s3.options),
+    "tag": lambda path, s3: tag_shuffle(path, "t", storage_options=s3.options),
+    "untag": lambda path, s3: untag_shuffle(path, "kept", storage_options=s3.options),
+    "release": lambda path, s3: release_shuffle(path, storage_options=s3.options),
+    "collection": lambda path, s3: collect_garbage(path, retention=NOW, storage_options=s3.options),
+    "consume": lambda path, s3: consume(path, consumer="a", storage_options=s3.options).__enter__(),
+}
+"""What needs the condition."""
+
+
+@guarantee("atomic conditions")
+@pytest.mark.parametrize("name", CHANGES)
+def test_whatever_needs_the_condition_is_refused_plainly_and_changes_nothing(s3, name):
+    path, bucket = copied(s3, "careless")
+    before = s3.keys(bucket)
+    with (
+        pytest.raises(StorageError, match="ignores the condition of a put") as error,
+        s3.requests(bucket) as requests,
+    ):
+        CHANGES[name](path, s3)
+    assert not isinstance(error.value, UnsettledCommitError)
+    assert "not known" not in str(error.value)
+    assert s3.keys(bucket) == before
+    assert not [one for one in requests if one.method == "PUT" and "probes" not in one.path]
+
+
+def test_what_needs_no_condition_works(s3):
+    path, _ = copied(s3, "careless")
+    shuffle = open_shuffle(path, storage_options=s3.options)
+    assert shuffle.num_rows == 30
+    assert shuffle.verify().ok
+    assert len(list_tags(path, storage_options=s3.options)) == 1
+    assert flush_pending(path, storage_options=s3.options) is None
+    collect_garbage(path, storage_options=s3.options)
+    collect_garbage(path, retention=NOW, dry_run=True, storage_options=s3.options)
+
+
+@guarantee("atomic conditions")
+def test_what_a_job_left_on_such_a_store_is_collected(s3):
+    """It was written by an earlier release, or before the store was changed."""
+    path, bucket = copied(s3, "careless")
+    storage = open_storage(path, s3.options)
+    job = begin_job(storage, pa.schema({"k": pa.int64()}), num_subpartitions=4,
+                    partitioner=HashPartitioner(["k"]))  # fmt: skip
+    before = s3.keys(bucket)
+    status = run_map_task(job, 0, 0, [pa.record_batch({"k": [1]})])
+    assert len(s3.keys(bucket)) > len(before)
+    with pytest.raises(StorageError, match="ignores the condition"):
+        collect_garbage(path, retention=NOW, storage_options=s3.options)
+    assert s3.keys(bucket) == before
+    with pytest.raises(CorruptShuffleError, match="is not there"):
+        commit_job(job, [status], mode="append")
+    for key in before:
+        s3.client().delete_object(Bucket=bucket, Key=key)
+    run_map_task(job, 0, 0, [pa.record_batch({"k": [1]})])
+    assert collect_garbage(path, retention=NOW, storage_options=s3.options).num_files == 2
+    assert s3.keys(bucket) == []
+
+
+# Credentials that may only add --------------------------------------------------------------------
+
+
+@guarantee("append-only credentials")
+def test_what_adds_and_takes_nothing_away_needs_no_deletion(s3):
+    path, _ = copied(s3, "appendonly")
+    options = {"storage_options": s3.options}
+    assert write(path, s3, 30).version == 5
+    assert delete_rows(path, {"k": [1, 2]}, **options).num_rows == 2
+    merge_shuffle(path, policy=ALL, **options)
+    assert tag_shuffle(path, "new", **options).name == "new"
+    assert untag_shuffle(path, "kept", **options)
+    with consume(path, consumer="a", **options) as consumption:
+        assert consumption.shuffle.num_rows == 38
+    rollback_shuffle(path, 5, **options, undo_deletions=True)
+    assert open_shuffle(path, **options).num_rows == 40
+
+
+@guarantee("append-only credentials")
+def test_what_takes_away_says_that_it_may_not(s3):
+    path, _ = copied(s3, "appendonly")
+    write(path, s3, mode="overwrite")
+    options = {"storage_options": s3.options}
+    with pytest.raises(StorageError, match=r"403.*cannot delete.*Check the credentials"):
+        collect_garbage(path, retention=NOW, **options)
+    with pytest.raises(StorageError, match=r"was released, but .*403.*cannot delete") as error:
+        release_shuffle(path, **options)
+    assert "by someone who may delete" in str(error.value)
+    with pytest.raises(arrow_format.ResultReleasedError):
+        open_shuffle(path, **options)
+
+
+# Probes that were left ----------------------------------------------------------------------------
+
+
+def test_what_is_left_of_asking_is_collected(s3, monkeypatch):
+    bucket = s3.new_bucket("appendonly")
+    options = {"storage_options": s3.options}
+    write(f"s3://{bucket}/a", s3)
+    probes = [key for key in s3.keys(bucket) if f"a/{PROBE_DIRECTORY}/" in key]
+    assert len(probes) == ROUNDS
+    other = s3.new_bucket()
+    for key in s3.keys(bucket):
+        body = s3.client().get_object(Bucket=bucket, Key=key)["Body"].read()
+        s3.client().put_object(Bucket=other, Key=key, Body=body)
+    path = f"s3://{other}/a"
+    assert collect_garbage(path, retention=NOW, **options).num_files == 0, "another may be asking"
+    monkeypatch.setattr(garbage, "REMOVAL_DELAY_MS", 0)
+    time.sleep(1)  # the store tells seconds
+    assert collect_garbage(path, **options).num_files == 0
+    assert collect_garbage(path, retention=NOW, dry_run=True, **options).num_files == ROUNDS
+    assert collect_garbage(path, retention=NOW, **options).num_files == ROUNDS
+    assert not [key for key in s3.keys(other) if PROBE_DIRECTORY in key]
+    assert open_shuffle(path, **options).num_rows == 10
