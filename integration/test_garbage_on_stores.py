@@ -46,6 +46,7 @@ from arrow_format.log.names import (
     tag_path,
 )
 from arrow_format.storage.open import ObjectStorage, open_storage
+from arrow_format.storage.put_probe import PROBE_DIRECTORY
 from tests.support.guarantees import guarantee
 
 if TYPE_CHECKING:
@@ -92,8 +93,13 @@ class Place:
         return sorted(self.open(version).read().read_all()["v"].to_pylist())
 
     def files(self) -> dict[str, int]:
+        """But for what a killed process left of asking the store, which is left for some time."""
         found = self.storage.files("", depth=9)
-        return {path: stat.num_bytes for path, stat in found.items()}
+        return {
+            path: stat.num_bytes
+            for path, stat in found.items()
+            if not path.startswith(f"{PROBE_DIRECTORY}/")
+        }
 
     def check_no_orphan(self) -> None:
         """Everything that is there is needed by the newest version, and all it needs is there."""

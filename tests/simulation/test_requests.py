@@ -62,11 +62,11 @@ EXPECTED = {
     ("rollback", MANY): Requests(4, 4, 8, 11, 1, 0, 13),
     ("tag", FEW): Requests(4, 4, 8, 1, 2, 0, 12),
     ("tag", MANY): Requests(4, 4, 8, 1, 2, 0, 12),
-    ("gc with nothing to do", FEW): Requests(7, 10, 15, 4, 0, 0, 22),
-    ("gc with nothing to do", MANY): Requests(7, 10, 14, 5, 0, 0, 23),
-    # It lists the directory of each job whose files it removes.
-    ("release", FEW): Requests(9, 24, 22, 5, 2, 1, 38),
-    ("release", MANY): Requests(9, 614, 21, 6, 2, 2, 113),
+    ("gc with nothing to do", FEW): Requests(7, 11, 15, 4, 0, 0, 23),
+    ("gc with nothing to do", MANY): Requests(7, 12, 14, 5, 0, 0, 25),
+    # It lists the data files once, however many jobs they are of.
+    ("release", FEW): Requests(9, 13, 22, 5, 2, 1, 35),
+    ("release", MANY): Requests(9, 14, 21, 6, 2, 2, 38),
     # It lists the records of a consumer again after it has read one.
     ("consume", FEW): Requests(4, 11, 10, 4, 2, 0, 26),
     ("consume", MANY): Requests(4, 11, 11, 4, 2, 0, 26),
