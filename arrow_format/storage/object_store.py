@@ -154,7 +154,8 @@ class ObjectStorage:
         for attempt in range(_CONFLICTS):
             try:
                 self._put(path, data)
-            except ObjectExistsError:
+            except ObjectExistsError as error:
+                conflict = str(error)
                 with contextlib.suppress(ObjectNotFoundError):
                     if self.read(path) == data:
                         return
@@ -163,7 +164,7 @@ class ObjectStorage:
                 time.sleep(random.uniform(0, 0.05 * 2**attempt))
             else:
                 return
-        msg = f"{self.root}/{path}: others put and delete it all the time; try again"
+        msg = f"{conflict}. It is not there, {_CONFLICTS} times: others delete it; try again"
         raise StorageError(msg)
 
     def replace(self, path: str, data: bytes, *, sync: bool) -> None:

@@ -38,6 +38,7 @@ class Asked:
     path: str
     """With the query."""
     headers: Message
+    content: bytes
 
 
 @contextlib.contextmanager
@@ -53,8 +54,8 @@ def answering(answer: Callable[[Asked], Answer]) -> Iterator[str]:
             """Say nothing."""
 
         def do_GET(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            given = answer(Asked(self.command, self.path, self.headers))
+            content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            given = answer(Asked(self.command, self.path, self.headers, content))
             promised = len(given.content) + given.cut
             self.send_response(given.status)
             for name, value in ({"Content-Length": str(promised)} | dict(given.headers)).items():
