@@ -32,7 +32,7 @@ from arrow_format.storage.protocol import (
     check_length,
     truncated_error,
 )
-from arrow_format.storage.put_probe import check_store
+from arrow_format.storage.put_probe import MANY_ROUNDS, ROUNDS, check_store
 from arrow_format.storage.store_errors import CutAnswerError, OutOfRangeError, StoreErrors
 
 if TYPE_CHECKING:
@@ -170,10 +170,10 @@ class ObjectStorage:
     def replace(self, path: str, data: bytes, *, sync: bool) -> None:
         self._put(path, data, mode="overwrite")
 
-    def check_puts(self) -> None:
+    def check_puts(self, *, for_long: bool = False) -> None:
         checked = self._as_checked()
-        if checked not in _CHECKED:
-            check_store(_Probed(self))
+        if for_long or checked not in _CHECKED:
+            check_store(_Probed(self), num_rounds=MANY_ROUNDS if for_long else ROUNDS)
             _CHECKED.add(checked)
 
     def _as_checked(self) -> Hashable:
