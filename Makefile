@@ -24,6 +24,7 @@ CONCURRENTLY = echo "Two runs concurrently, each is shown when it ends."; \
 # The narrowest tests first: where they fail, others need not be looked at.
 IN_ORDER := tests/unit tests/compat tests/conformance tests/property tests/simulation
 PARALLEL := --numprocesses=auto --maxprocesses=4
+ON_STORES := integration/test_store_faults.py integration/test_object_stores.py integration/test_garbage_on_stores.py
 # Servers of object stores that others make: a minor version of each, by which its stamp is named.
 AZURITE   := .cache/stores/azurite-3.37.stamp
 SEAWEEDFS := .cache/stores/seaweedfs-4.48.stamp
@@ -38,7 +39,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo quick test test-lowest integration torture damage bench load crashes simulate explore mutants format lint typecheck \
+.PHONY: help setup demo quick test test-lowest integration torture stores damage bench load crashes simulate explore mutants format lint typecheck \
     check docs dist older sparks outcomes release clean python java integration-chosen integration-session integration-processes \
     store-servers store-servers-if-possible
 
@@ -91,6 +92,9 @@ outcomes: java $(STAMP) ## Record how the integration tests end on a version of 
 torture: java $(STAMP) ## Kill processes at random moments (ROUNDS=300 SEED=1; ROUND=7 repeats one)
 	"$(PY)" -m integration.torture $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED)) \
 	    $(if $(ROUND),--round $(ROUND)) $(TORTURE_ARGS)
+
+stores: java $(ARCHIVE) store-servers ## Run on every object store what takes long: all faults, kills, lives (ARGS="-k ...")
+	STORES=all CI=true "$(PY)" -m pytest $(ON_STORES) $(ARGS)
 
 damage: $(STAMP) ## Damage and fuzz far more than `make test` does (TRIES=5000)
 	DAMAGE_TRIES=$(or $(TRIES),5000) FUZZ_EXAMPLES=$(or $(TRIES),5000) "$(PY)" -m pytest \

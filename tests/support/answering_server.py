@@ -42,8 +42,11 @@ class Asked:
 
 
 @contextlib.contextmanager
-def answering(answer: Callable[[Asked], Answer]) -> Iterator[str]:
-    """Serve in a thread while the context lasts; its URL. ``answer`` is called in other threads."""
+def answering(answer: Callable[[Asked], Answer | None]) -> Iterator[str]:
+    """Serve in a thread while the context lasts; its URL. ``answer`` is called in other threads.
+
+    The connection ends with no answer where that is None.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -56,6 +59,9 @@ def answering(answer: Callable[[Asked], Answer]) -> Iterator[str]:
         def do_GET(self) -> None:
             content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             given = answer(Asked(self.command, self.path, self.headers, content))
+            if given is None:
+                self.close_connection = True
+                return
             promised = len(given.content) + given.cut
             self.send_response(given.status)
             for name, value in ({"Content-Length": str(promised)} | dict(given.headers)).items():

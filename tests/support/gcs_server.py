@@ -170,7 +170,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.requests.append((self.command, asked, began, time.monotonic()))
 
     def _answer_request(self) -> None:
-        content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        length = int(self.headers.get("Content-Length") or 0)
+        content = self.rfile.read(length)
+        if len(content) < length:
+            self.close_connection = True  # whoever asked has gone
+            return
         url = urlsplit(self.path)
         query = dict(parse_qsl(url.query, keep_blank_values=True))
         name, _, key = unquote(url.path[1:]).partition("/")

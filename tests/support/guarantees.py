@@ -277,6 +277,11 @@ GUARANTEES: dict[str, dict[str, str]] = {
             "An answer that is lost, cut or late does no harm: a store that is away for half a "
             "minute fails no write, and an upload that the store finished counts as finished"
         ),
+        "store faults": (
+            "Whichever request of a commit, read or collection a store loses, carries out twice, "
+            "cuts, refuses or leaves without an answer: it works, or an error says what is known, "
+            "and no commit that was acknowledged is lost or there twice"
+        ),
         "store collections": (
             "Collections remove superseded versions and files of killed jobs, fence before they "
             "give a job up, change nothing in a dry run, and remove nothing while the newest "
@@ -295,10 +300,6 @@ GUARANTEES: dict[str, dict[str, str]] = {
             "two listings, two reads and a put of the log, however long that is; a version is "
             "opened by reading each file of the log once, at most eight concurrently, and damage "
             "counts only if the version needs the file"
-        ),
-        "refreshed credentials": (
-            "A write outlives the credentials that it began with, where a provider or the identity "
-            "of the machine or container gives new ones"
         ),
         "no credentials in errors": (
             "No error shows credentials from options or environment, nor does its cause or a "

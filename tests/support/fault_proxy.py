@@ -1,0 +1,131 @@
+"""A proxy on the loopback interface that breaks chosen requests to an object store."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import re
+import threading
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from tests.support.answering_server import Answer, answering, refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.answering_server import Asked
+    from tests.support.store_server import StoreServer
+
+REFUSALS = {
+    "409": "OperationAborted",
+    "412": "PreconditionFailed",
+    "429": "TooManyRequests",
+    "500": "InternalError",
+    "503": "SlowDown",
+}
+FAULTS = ("lost", "doubled", "cut", "silent", *REFUSALS)
+"""A request is carried out and its answer lost; carried out twice; cut, or its answer, half way;
+never answered, and not carried out; or refused, and not carried out."""
+
+_OF_A_CONNECTION = {
+    "connection",
+    "content-length",
+    "date",
+    "keep-alive",
+    "server",
+    "transfer-encoding",
+}
+
+
+class FaultProxy:
+    """A proxy that runs; it breaks nothing until it is told to."""
+
+    def __init__(self, server: StoreServer) -> None:
+        self.options: dict[str, str] = {}
+        """Those of the store, by way of the proxy."""
+        self.broken: list[str] = []
+        """The requests that were broken."""
+        self._upstream = urlsplit(server.url).netloc
+        self._fault = ""
+        self._pattern = re.compile("")
+        self._left = 0
+        self._lock = threading.Lock()
+        self._is_over = threading.Event()
+
+    def break_next(self, fault: str, pattern: str, *, times: int = 1) -> None:
+        """Break the next requests in whose method and path, with the query, a pattern is found."""
+        self._fault, self._pattern, self._left = fault, re.compile(pattern), times
+
+    def _is_broken(self, asked: Asked) -> bool:
+        request = f"{asked.method} {unquote(asked.path)}"
+        with self._lock:
+            if not self._left or not self._pattern.search(request):
+                return False
+            self._left -= 1
+            self.broken.append(request)
+            return True
+
+    def _answer(self, asked: Asked) -> Answer | None:
+        if not self._is_broken(asked):
+            return _forwarded(self._upstream, asked)
+        if self._fault in REFUSALS:
+            return refusal(int(self._fault), REFUSALS[self._fault])
+        if self._fault == "silent":
+            self._is_over.wait()
+            return None
+        if self._fault == "cut" and asked.content:
+            _send_half(self._upstream, asked)
+            return None
+        given = _forwarded(self._upstream, asked)
+        if self._fault == "doubled":
+            return _forwarded(self._upstream, asked)
+        if self._fault == "cut":
+            headers = dict(given.headers) | {"Content-Length": str(len(given.content))}
+            return Answer(given.status, given.content[: len(given.content) // 2], headers, cut=True)
+        return None
+
+
+@contextlib.contextmanager
+def proxy_to(server: StoreServer) -> Iterator[FaultProxy]:
+    """Run a proxy while the context lasts."""
+    proxy = FaultProxy(server)
+    with answering(proxy._answer) as url:
+        here = urlsplit(url).netloc
+        proxy.options |= {
+            name: value.replace(proxy._upstream, here) for name, value in server.options.items()
+        }
+        try:
+            yield proxy
+        finally:
+            proxy._is_over.set()
+
+
+def _connected(upstream: str, asked: Asked) -> http.client.HTTPConnection:
+    """Return a connection to the store to which the request's headers were written."""
+    connection = http.client.HTTPConnection(upstream, timeout=60)
+    connection.putrequest(asked.method, asked.path, skip_host=True, skip_accept_encoding=True)
+    for name, value in asked.headers.items():  # the same Host, which was signed
+        if name.lower() != "connection":
+            connection.putheader(name, value)
+    return connection
+
+
+def _forwarded(upstream: str, asked: Asked) -> Answer:
+    with contextlib.closing(_connected(upstream, asked)) as connection:
+        connection.endheaders(asked.content or None)
+        answer = connection.getresponse()
+        content = answer.read()
+        headers = {
+            name: value
+            for name, value in answer.getheaders()
+            if name.lower() not in _OF_A_CONNECTION
+        }
+        if asked.method == "HEAD":
+            headers["Content-Length"] = answer.getheader("Content-Length") or "0"
+        return Answer(answer.status, content, headers)
+
+
+def _send_half(upstream: str, asked: Asked) -> None:
+    with contextlib.closing(_connected(upstream, asked)) as connection:
+        connection.endheaders(asked.content[: len(asked.content) // 2])
