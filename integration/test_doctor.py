@@ -206,11 +206,19 @@ def test_lz4_between_jvm_and_python(server: Server):
     assert "Set it to none or zstd" in said
 
 
-def test_a_store_without_conditional_puts(server: Server, s3: S3Server):
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [
+        ("careless", "ignores the condition of a put (If-None-Match)"),
+        ("racy", "does not keep the condition of a put (If-None-Match) where several put at once"),
+    ],
+)
+def test_a_store_on_which_commits_are_not_safe(server: Server, s3: S3Server, kind: str, what: str):
     server.use("sound", ROOT)
-    path = f"s3://{s3.new_bucket('careless')}/shuffles"
+    path = f"s3://{s3.new_bucket(kind)}/shuffles"
     said = first(server.doctor("--path", path, **s3.environment), "conditional-puts")
-    assert f"{path}: the store ignores the condition of a put (If-None-Match)" in said
+    assert f"{path}: the store {what}" in said
+    assert "No write is safe there" in said
 
 
 # A server without the package -------------------------------------------------------------------

@@ -117,7 +117,7 @@ class PosixStorage:
             self.make_directory(above(path), sync=sync)
             return PosixWriter(self._base, path, sync=sync)
 
-    def check_puts(self) -> None:
+    def check_puts(self, *, for_long: bool = False) -> None:
         """Do nothing: the first put tells whether there are hard links."""
 
     def put_if_absent(self, path: str, data: bytes, *, sync: bool) -> None:

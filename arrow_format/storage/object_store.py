@@ -32,7 +32,7 @@ from arrow_format.storage.protocol import (
     check_length,
     truncated_error,
 )
-from arrow_format.storage.put_probe import check_store
+from arrow_format.storage.put_probe import MANY_ROUNDS, ROUNDS, check_store
 from arrow_format.storage.store_errors import CutAnswerError, OutOfRangeError, StoreErrors
 
 if TYPE_CHECKING:
@@ -154,7 +154,8 @@ class ObjectStorage:
         for attempt in range(_CONFLICTS):
             try:
                 self._put(path, data)
-            except ObjectExistsError:
+            except ObjectExistsError as error:
+                conflict = str(error)
                 with contextlib.suppress(ObjectNotFoundError):
                     if self.read(path) == data:
                         return
@@ -163,16 +164,16 @@ class ObjectStorage:
                 time.sleep(random.uniform(0, 0.05 * 2**attempt))
             else:
                 return
-        msg = f"{self.root}/{path}: others put and delete it all the time; try again"
+        msg = f"{conflict}. It is not there, {_CONFLICTS} times: others delete it; try again"
         raise StorageError(msg)
 
     def replace(self, path: str, data: bytes, *, sync: bool) -> None:
         self._put(path, data, mode="overwrite")
 
-    def check_puts(self) -> None:
+    def check_puts(self, *, for_long: bool = False) -> None:
         checked = self._as_checked()
-        if checked not in _CHECKED:
-            check_store(_Probed(self))
+        if for_long or checked not in _CHECKED:
+            check_store(_Probed(self), num_rounds=MANY_ROUNDS if for_long else ROUNDS)
             _CHECKED.add(checked)
 
     def _as_checked(self) -> Hashable:

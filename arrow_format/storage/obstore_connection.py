@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from arrow_format.errors import OptionError, StorageError
 from arrow_format.extras import needed_by
+from arrow_format.storage.credentials import PROVIDER, provider_of
 from arrow_format.storage.store_errors import VARIABLES, advice_for, shown
 
 if TYPE_CHECKING:
@@ -110,11 +111,13 @@ def _connect(
     exceptions = importlib.import_module("obstore.exceptions")
     make: Callable[..., Any] = getattr(importlib.import_module("obstore.store"), STORES[scheme])
     config = dict(options)
+    provider = provider_of(options)
+    config.pop(PROVIDER, None)
     if scheme == "gs" and "GOOGLE_ALLOW_HTTP" not in os.environ:
         # Unlike for the others, obstore allows what it was not told to refuse.
         config = {"allow_http": config.pop("google_allow_http", "false")} | config
     try:
-        return make(bucket, config=config, retry_config=_RETRY)
+        return make(bucket, config=config, retry_config=_RETRY, credential_provider=provider)
     except exceptions.UnknownConfigurationKeyError as error:
         msg = f"storage_options: {str(error).splitlines()[0]} See the guide, Object stores"
     except (exceptions.BaseError, OSError, ValueError) as error:

@@ -12,7 +12,9 @@ from arrow_format.errors import OptionError
 
 _MIN_HIDDEN = 6
 """Length of the shortest value that is hidden; no secret is shorter."""
-_SHOWN = re.compile(r"region|endpoint|base_url|timeout|allow_http|account_name|style")
+_SHOWN = re.compile(
+    r"region|endpoint|base_url|timeout|allow_http|account_name|style|credential_provider"
+)
 """Options whose values may appear in a message."""
 
 

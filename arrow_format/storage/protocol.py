@@ -146,12 +146,13 @@ class Storage(Protocol):
         Raises :class:`ObjectExistsError` when it exists, which an object store does not check.
         """
 
-    def check_puts(self) -> None:
+    def check_puts(self, *, for_long: bool = False) -> None:
         """Raise :class:`StorageError` where :meth:`put_if_absent` would not keep its promise.
 
         Whoever will put an entry of the log asks it before any row is written. A store is asked
-        once in a process, or in the process that this storage was sent from. A directory answers at
-        its first put.
+        once in a process, or in the process that this storage was sent from; ``for_long`` again,
+        and so that one is found out too that rarely lets two puts win. A directory answers at its
+        first put.
         """
 
     def put_if_absent(self, path: str, data: bytes, *, sync: bool) -> None:

@@ -35,6 +35,10 @@ WRITERS = 4
 """Puts of one name that begin together."""
 ROUNDS = 2
 """Names. The first puts open the connections, so those of the second are closer together."""
+MANY_ROUNDS = 25
+"""Of whoever wants to be sure, as the doctor does."""
+_LOOKS = 8
+"""Reads at a time."""
 _TRIES = 6
 """How often the puts of a name are made where a store answers all of them with a conflict."""
 
@@ -108,7 +112,7 @@ class Puts:
         return None
 
 
-def check_store(store: Probed, *, num_rounds: int = ROUNDS) -> None:
+def check_store(store: Probed, *, num_rounds: int) -> None:
     """Raise StoreRefusedError where the store does not keep put-if-absent, or changes names.
 
     It takes a round trip for each round, one to read and list, and one to delete; and nothing is
@@ -153,7 +157,7 @@ class _Probe:
             answers = [self._put_together(path) for path in left]
             looks: list[Callable[[], Any]] = [partial(_found, self._store, path) for path in left]
             looks.append(partial(self._store.keys_below, PROBE_DIRECTORY))
-            *found, listed = run_concurrently(looks, len(looks))
+            *found, listed = run_concurrently(looks, _LOOKS)
             for path, (winners, losers), data in zip(left, answers, found, strict=True):
                 puts = Puts(winners, losers, data, is_listed=self._store.key(path) in listed)
                 if puts.is_settled:

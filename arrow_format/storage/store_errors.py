@@ -9,9 +9,11 @@ from __future__ import annotations
 import importlib
 import os
 import re
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from arrow_format.errors import ShuffleError, StorageError
+from arrow_format.storage.credentials import REFRESHED, end_of
 from arrow_format.storage.options import StorageOptions
 from arrow_format.storage.protocol import ObjectExistsError, ObjectNotFoundError
 
@@ -30,11 +32,18 @@ _CREDENTIALS = {
 _NO_BUCKET = "NoSuchBucket|ContainerNotFound|bucket does not exist"
 _NO_RANGE = "status code: 416|Wanted range starting at"
 _CUT = "response body|bulk delete response"
+_EXPIRED = (
+    # S3; Azure, of a SAS and of a token.
+    "ExpiredToken|TokenRefreshRequired|Signature not valid in the specified time frame|"
+    "[Tt]oken (?:has|is) expired"
+)
+_FROM_PROVIDER = r"External \w+ credential provider: (\w+)"
 _NO_CREDENTIALS = (
     # Services that a machine or container of each cloud has.
     r"169\.254\.169\.254|/latest/api/token|/latest/meta-data|/computeMetadata/|"
     r"[?&]resource=https%3A%2F%2Fstorage\.azure\.com|Account must be specified"
 )
+_REFUSED = r"\bcode: 40[13]"
 _ADVICE = (
     (_NO_BUCKET, "There is no such bucket: create it, or check the URI"),
     (
@@ -42,7 +51,9 @@ _ADVICE = (
         "No credentials were found: set them in the environment of every process, such as "
         "{credentials}, or give storage_options",
     ),
-    (r"\bcode: 40[13]", "Check the credentials, and what they allow"),
+    (_EXPIRED, f"The credentials have expired. {REFRESHED}"),
+    (_FROM_PROVIDER, "Call the credential_provider in such a process: it raised this"),
+    (_REFUSED, "Check the credentials, and what they allow"),
     ("builder error", "For an endpoint without TLS set {prefix}ALLOW_HTTP=true or allow_http"),
     ("HTTP error", "The store cannot be reached: check endpoint, region and network"),
     (
@@ -104,9 +115,10 @@ class StoreErrors:
         exceptions = importlib.import_module("obstore.exceptions")
         where, what = self._where, self._what
         if self._creates and isinstance(error, exceptions.AlreadyExistsError):
-            return ObjectExistsError(f"{where}: exists already; cannot {what}")
+            answer = shown(_text(error), self._options)
+            return ObjectExistsError(f"{where}: exists already ({answer}); cannot {what}")
         if isinstance(error, (exceptions.BaseError, OSError, ValueError)):
-            text = str(error).partition("\n\nDebug source")[0]
+            text = _text(error)
             if isinstance(error, FileNotFoundError) and not re.search(_NO_BUCKET, text):
                 return ObjectNotFoundError(f"{where}: not there; cannot {what}")
             kind = next((of for pattern, of in _KINDS if re.search(pattern, text)), StorageError)
@@ -120,6 +132,10 @@ class StoreErrors:
         return None
 
 
+def _text(error: BaseException) -> str:
+    return str(error).partition("\n\nDebug source")[0]
+
+
 _KINDS = ((_NO_RANGE, OutOfRangeError), (_CUT, CutAnswerError))
 
 
@@ -128,6 +144,9 @@ def advice_for(text: str, scheme: str, options: StorageOptions) -> str | None:
     is_anonymous = any("skip_signature" in name for name in options)
     if scheme == "gs" and is_anonymous and re.search(_NO_CREDENTIALS, text):
         return _ANONYMOUS
+    end = end_of(scheme, options, os.environ)
+    if end is not None and end.is_past(datetime.now(UTC)) and re.search(_REFUSED, text):
+        return f"The {end} have ended. {REFRESHED}"
     advice = next((advice for pattern, advice in _ADVICE if re.search(pattern, text)), None)
     return advice and advice.format(credentials=_CREDENTIALS[scheme], prefix=_PREFIXES[scheme])
 
@@ -143,6 +162,9 @@ def _answer(text: str) -> str:
     status = re.search(r"status code: (\d+[^:]*)", text)
     code = re.search(r"<Code>(.*?)</Code>", text)
     said = re.search(r'<Message>(.*?)[\n<]|"message":\s*"([^"]*)"', text)
+    raised = re.search(_FROM_PROVIDER, text)
+    if raised:  # what its error says may be a secret
+        return f"credential_provider raised {raised[1]}"
     if status:
         parts = [status[1].strip(), code and code[1], said and (said[1] or said[2])]
         return ": ".join(part for part in parts if part)

@@ -215,13 +215,16 @@ def _files_at(
 ) -> Iterator[tuple[PathFacts, dict[str, Any] | None, Callable[[str], bool]]]:
     """Put a file at a path; yield what was seen, what executors need, and what sees their files.
 
-    All files are removed at the end. Where the driver cannot put its file there is nothing for
-    executors to look for.
+    All files are removed at the end, if that is allowed. Where the driver cannot put its file there
+    is nothing for executors to look for.
     """
+    from arrow_format.storage.protocol import StoreRefusedError
+
     name = f".tmp-doctor-{secrets.token_hex(8)}"
     storage: Storage | None = None
     try:
         storage = _existing(path, storage_options)
+        storage.check_puts(for_long=True)
         began = time.time()
         storage.put_if_absent(name, b"", sync=False)
         ended = time.time()
@@ -231,7 +234,8 @@ def _files_at(
         apart = 0.0 if modified_ms is None else _apart(modified_ms / 1000, began - 1, ended + 1)
     except (ShuffleError, ImportError, OSError) as error:
         where = path if storage is None else storage.root
-        yield PathFacts(where, error=str(error)), None, lambda _: False
+        is_refused = isinstance(error, StoreRefusedError)
+        yield PathFacts(where, str(error), is_refused=is_refused), None, lambda _: False
         return
     place: dict[str, Any] = {"name": name, "options": dict(storage_options or {})}
     place["uri" if "://" in storage.root else "directory"] = storage.root
@@ -241,10 +245,26 @@ def _files_at(
         names.append(own)
         return storage.stat(own) is not None
 
+    facts = PathFacts(
+        storage.root,
+        deletion_error=_deletion_error(storage, f"{name}-gone"),
+        seconds_apart=apart,
+    )
     try:
-        yield PathFacts(storage.root, seconds_apart=apart), place, is_seen
+        yield facts, place, is_seen
     finally:
-        storage.delete_all(names)
+        with contextlib.suppress(ShuffleError):
+            storage.delete_all(names)
+
+
+def _deletion_error(storage: Storage, name: str) -> str | None:
+    """Return why a file that was put cannot be deleted; None where it can."""
+    try:
+        storage.put_if_absent(name, b"", sync=False)
+        storage.delete(name)
+    except ShuffleError as error:
+        return str(error)
+    return None
 
 
 def _existing(path: str, storage_options: Mapping[str, str] | None) -> Storage:

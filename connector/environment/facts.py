@@ -94,6 +94,10 @@ class PathFacts:
     path: str
     """Where the files were put: the path itself, or the nearest directory above it."""
     error: str | None = None
+    is_refused: bool = False
+    """Whether the error is that the store does not keep what commits rest on."""
+    deletion_error: str | None = None
+    """Of a store: why nothing can be deleted there, though it can be written."""
     seconds_apart: float = 0.0
     """How far the clock of the store or file system is from the driver's at least."""
 

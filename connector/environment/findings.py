@@ -125,13 +125,23 @@ def _of_pandas(driver: ProcessFacts) -> Iterator[Finding]:
 
 def _of_path(facts: EnvironmentFacts, path: PathFacts) -> Iterator[Finding]:
     if path.error is not None:
-        code = "conditional-puts" if "If-None-Match" in path.error else "path"
+        code = "conditional-puts" if path.is_refused else "path"
         code = "object-stores" if "arrow-shuffle[object-stores]" in path.error else code
         remedy = {
-            "conditional-puts": "See the guide, Object stores",
+            "conditional-puts": "No write is safe there, and all are refused. The guide, Object "
+            "stores, has what a store must do",
             "object-stores": "Install it on the driver and on all executors",
         }.get(code, "Check the path and who may write there")
         yield Finding(code, path.error, "driver", remedy)
+    if path.deletion_error is not None:
+        yield Finding(
+            "no-deletion",
+            f"nothing can be deleted at {path.path}: {path.deletion_error}",
+            "driver",
+            "Writes, deletions of rows, merges and tags work so; collections and releases need "
+            "credentials that may delete objects",
+            "note",
+        )
     if path.seconds_apart > MAX_SECONDS_APART:
         yield _clock("store", f"the clock behind {path.path}", path.seconds_apart)
     if path.path.startswith(STORE_SCHEMES):

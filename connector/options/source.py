@@ -240,7 +240,7 @@ def _partitioner(known: Mapping[str, str]) -> Partitioner | None:
 SECRET_PREFIX = "storage.secret."
 """Prefix of options of the object store whose values Spark hides in plans and logs."""
 
-_SECRETS = re.compile(r"key(?!_id)|sas|credential|bearer|certificate")
+_SECRETS = re.compile(r"key(?!_id)|sas|credential(?!_provider|_type)|bearer|certificate")
 _SECRET_VALUES = re.compile(r"://[^/\s]*@|[?&]sig=")
 """A password or signature in a URL."""
 _HIDDEN = re.compile(r"secret|password|token")

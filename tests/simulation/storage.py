@@ -187,7 +187,7 @@ class SimulatedStore(_Simulated, ObjectStorage):
     def open_writer(self, path: str, *, sync: bool) -> ObjectWriter:
         return _Writer(self, path, "upload")
 
-    def check_puts(self) -> None:
+    def check_puts(self, *, for_long: bool = False) -> None:
         """Do nothing: it keeps them."""
 
     def put_if_absent(self, path: str, data: bytes, *, sync: bool) -> None:

@@ -301,6 +301,10 @@ GUARANTEES: dict[str, dict[str, str]] = {
             "opened by reading each file of the log once, at most eight concurrently, and damage "
             "counts only if the version needs the file"
         ),
+        "refreshed credentials": (
+            "A write outlives the credentials that it began with, where a provider or the identity "
+            "of the machine or container gives new ones"
+        ),
         "no credentials in errors": (
             "No error shows credentials from options or environment, nor does its cause or a "
             "frame of it"

@@ -105,6 +105,19 @@ def test_a_conflict_means_that_an_object_exists_for_a_conditional_put_alone(sche
             storage._put("a", b"x")
 
 
+def test_a_put_that_is_always_in_conflict_shows_what_the_store_says(scheme, monkeypatch):
+    monkeypatch.setattr(ObjectStorage, "check_puts", lambda _storage: None)
+
+    def answer(asked):
+        return Answer(404) if asked.method == "GET" else refusal(409, "OperationAborted")
+
+    with (
+        answering(answer) as url,
+        pytest.raises(StorageError, match=r"a: .*409 Conflict: OperationAborted.*try again"),
+    ):
+        at(url, scheme).put_if_absent("a", b"x", sync=False)
+
+
 # Answers that are cut -----------------------------------------------------------------------------
 
 

@@ -232,9 +232,14 @@ BROKEN = {
         ["Permission denied", "who may write"],
     ),
     "a store without conditional puts": (
-        at_path(path="s3://b", error="s3://b: the store ignores ... (If-None-Match), so"),
+        at_path(path="s3://b", error="s3://b: the store ignores ...", is_refused=True),
         ["conditional-puts"],
-        ["If-None-Match", "Object stores"],
+        ["the store ignores", "No write is safe there", "Object stores"],
+    ),
+    "a store without leave to delete": (
+        at_path(path="s3://b", deletion_error="s3://b/x: 403 Forbidden"),
+        ["no-deletion"],
+        ["nothing can be deleted at s3://b: s3://b/x: 403", "collections and releases need"],
     ),
     "a store: no obstore here": (
         at_path(path="s3://b", error="needs obstore: pip install 'arrow-shuffle[object-stores]'"),

@@ -1,0 +1,116 @@
+"""Credentials that end after a second, who hands them out, and a store that checks them.
+
+The store is moto's server behind a gate that asks for a token which has not ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from tests.support.answering_server import Answer, answering, refusal
+from tests.support.s3_server import KEY_ID, SECRET
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.answering_server import Asked
+    from tests.support.s3_server import S3Server
+
+LIFE_S = 1.0
+GRACE_S = 2.0
+"""For how long the store takes a token that has ended: requests take time on a busy machine."""
+
+
+@dataclass
+class ExpiringStore:
+    """A store whose credentials end."""
+
+    server: S3Server
+    url: str = ""
+    handed_out: int = 0
+    """How often credentials were asked for."""
+    tokens: set[str] = field(default_factory=set)
+    """Tokens of the requests that passed."""
+    refused: int = 0
+    """Requests whose token had ended."""
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Storage options without credentials."""
+        return {"aws_endpoint_url": self.url, "aws_region": "us-east-1", "allow_http": "true"}
+
+    def credentials(self) -> dict[str, str]:
+        """Return new ones, by the names of obstore's options."""
+        return {
+            "aws_access_key_id": KEY_ID,
+            "aws_secret_access_key": SECRET,
+            "aws_session_token": self._token(),
+        }
+
+    def _token(self) -> str:
+        self.handed_out += 1
+        return f"until-{time.time() + LIFE_S:.3f}"
+
+    def answer(self, asked: Asked) -> Answer:
+        """Answer as the service of a container or machine, or as the store."""
+        if asked.path.startswith("/latest/api/token"):
+            return Answer(200, b"session")
+        if asked.path.endswith("/security-credentials/"):
+            return Answer(200, b"role")
+        if asked.path.endswith(("/security-credentials/role", "/container")):
+            return Answer(200, self._as_json(self._token()))
+        token = asked.headers.get("x-amz-security-token", "until-0")
+        if float(token.removeprefix("until-")) + GRACE_S < time.time():
+            self.refused += 1
+            return refusal(400, "ExpiredToken", "The provided token has expired.")
+        self.tokens.add(token)
+        return self._passed_on(asked)
+
+    def _as_json(self, token: str) -> bytes:
+        named = {
+            "Code": "Success",
+            "Type": "AWS-HMAC",
+            "AccessKeyId": KEY_ID,
+            "SecretAccessKey": SECRET,
+            "Token": token,
+            "Expiration": _until(token),
+            "LastUpdated": _until(token),
+        }
+        return json.dumps(named).encode()
+
+    def _passed_on(self, asked: Asked) -> Answer:
+        connection = http.client.HTTPConnection(urlsplit(self.server.url).netloc, timeout=60)
+        with contextlib.closing(connection):
+            connection.putrequest(asked.method, asked.path, skip_host=True)
+            for name, value in asked.headers.items():
+                if name.lower() not in ("connection", "transfer-encoding"):
+                    connection.putheader(name, value)
+            connection.endheaders(asked.content or None)
+            answer = connection.getresponse()
+            content = answer.read()
+        kept = ("content-length", "content-range", "content-type", "etag", "last-modified")
+        headers = {name: value for name, value in answer.getheaders() if name.lower() in kept}
+        if asked.method != "HEAD":
+            headers = {name: v for name, v in headers.items() if name.lower() != "content-length"}
+        return Answer(answer.status, content, headers)
+
+
+def _until(token: str) -> str:
+    at = datetime.fromtimestamp(float(token.removeprefix("until-")), UTC)
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@contextlib.contextmanager
+def expiring(server: S3Server) -> Iterator[ExpiringStore]:
+    """Serve while the context lasts."""
+    store = ExpiringStore(server)
+    with answering(store.answer) as url:
+        store.url = url
+        yield store
