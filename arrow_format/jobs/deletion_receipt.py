@@ -197,3 +197,13 @@ class DeletionReceipt(HasText):
             f"  next       arrow-shuffle gc {self.path} --retention 24h, a day from now (or with "
             "0s now, if no reader needs the versions before); then check this receipt"
         )
+        yield from kept_by_store(self.path)
+
+
+def kept_by_store(path: str) -> Iterator[str]:
+    """Yield the line of a receipt or status about bytes that nothing here can see."""
+    if "://" in path:
+        yield (
+            "  store      versioning and soft delete of the store keep bytes longer; see the "
+            "guide, Deletion by key"
+        )

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from arrow_format.concurrency import run_concurrently
 from arrow_format.errors import OptionError
-from arrow_format.jobs.deletion_receipt import DeletionReceipt
+from arrow_format.jobs.deletion_receipt import DeletionReceipt, kept_by_store
 from arrow_format.log.changes import has_commit
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.holding_versions import first_holding, ranges_after
@@ -81,7 +81,10 @@ class ErasureStatus:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the last byte of the rows is gone."""
+        """Whether the last byte of the rows is gone, as far as an object store lists it.
+
+        Versioning and soft delete of a store keep bytes that no listing shows.
+        """
         return not (
             self.versions
             or self.rolled_back
@@ -103,8 +106,12 @@ class ErasureStatus:
         return f"arrow-shuffle gc {self.path} --compact-log when earlier versions may expire"
 
     def _lines(self) -> Iterator[str]:
-        is_gone = "the last byte of the deleted rows is gone"
-        yield f"{self.path}: {is_gone if self.is_gone else 'the deleted rows are not gone'}"
+        if self.is_gone:
+            listed = ", as far as the store lists it" if "://" in self.path else ""
+            yield f"{self.path}: the last byte of the deleted rows is gone{listed}"
+            yield from kept_by_store(self.path)
+        else:
+            yield f"{self.path}: the deleted rows are not gone"
         if self.versions:
             named = ", ".join(map(_range_text, self.versions))
             yield f"  versions   {named}; run arrow-shuffle gc {self.path} when they may expire"

@@ -7,7 +7,7 @@ import os
 import random
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -236,7 +236,10 @@ class ObjectStorage:
         key = self._key(path)
         if key:
             with contextlib.suppress(ObjectNotFoundError), self._errors("look at it", path):
-                return _stat_of(obstore().head(self._store, key))
+                meta = obstore().head(self._store, key)
+                # On gs each object has a generation; "null" has one put before there were versions.
+                is_versioned = self._scheme != "gs" and meta.get("version") not in (None, "null")
+                return replace(_stat_of(meta), is_versioned=is_versioned)
         below = self._answered(
             "look at it",
             path,

@@ -73,6 +73,8 @@ class ObjectStat:
     """Milliseconds since 1970 by the storage's clock; None where it is unknown."""
     inode: int = field(default=0, compare=False)
     """Number of the file or directory in its file system; 0 in an object store."""
+    is_versioned: bool = field(default=False, compare=False)
+    """Whether the store showed a version of the object: it keeps the bytes of deleted ones."""
 
 
 class ObjectWriter(Protocol):

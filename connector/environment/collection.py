@@ -248,6 +248,7 @@ def _files_at(
     facts = PathFacts(
         storage.root,
         deletion_error=_deletion_error(storage, f"{name}-gone"),
+        is_versioned=status is not None and status.is_versioned,
         seconds_apart=apart,
     )
     try:

@@ -98,6 +98,8 @@ class PathFacts:
     """Whether the error is that the store does not keep what commits rest on."""
     deletion_error: str | None = None
     """Of a store: why nothing can be deleted there, though it can be written."""
+    is_versioned: bool = False
+    """Whether a store shows that it keeps the bytes of deleted objects."""
     seconds_apart: float = 0.0
     """How far the clock of the store or file system is from the driver's at least."""
 

@@ -142,6 +142,16 @@ def _of_path(facts: EnvironmentFacts, path: PathFacts) -> Iterator[Finding]:
             "credentials that may delete objects",
             "note",
         )
+    if path.is_versioned:
+        yield Finding(
+            "kept-versions",
+            f"the store of {path.path} has versioning, and keeps the bytes of objects that are "
+            "deleted",
+            "driver",
+            "Let a lifecycle rule remove noncurrent versions: collections free no space before, "
+            "and deleted rows are not gone. The guide, Deletion by key, has how to see them",
+            "note",
+        )
     if path.seconds_apart > MAX_SECONDS_APART:
         yield _clock("store", f"the clock behind {path.path}", path.seconds_apart)
     if path.path.startswith(STORE_SCHEMES):
