@@ -21,6 +21,7 @@ from arrow_format.storage.obstore_connection import (
     environment_digest,
     obstore,
     parse_uri,
+    patience_s,
 )
 from arrow_format.storage.options import StorageOptions
 from arrow_format.storage.protocol import (
@@ -33,7 +34,12 @@ from arrow_format.storage.protocol import (
     truncated_error,
 )
 from arrow_format.storage.put_probe import MANY_ROUNDS, ROUNDS, check_store
-from arrow_format.storage.store_errors import CutAnswerError, OutOfRangeError, StoreErrors
+from arrow_format.storage.store_errors import (
+    CutAnswerError,
+    OutOfRangeError,
+    StoreErrors,
+    UnansweredError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -108,17 +114,26 @@ class ObjectStorage:
         where = f"{self.root}/{path}".rstrip("/")
         return StoreErrors(what, where, self.options, creates=creates)
 
-    def _answered(self, what: str, path: str, ask: Callable[[], T]) -> T:
-        """Return an answer that may be long; ask again, once, where it was cut.
+    def _answered(self, what: str, path: str, ask: Callable[[], T], *, creates: bool = False) -> T:
+        """Return an answer; ask again while it gets lost, and once where it was cut.
 
-        obstore repeats requests that get no answer, and reads that are cut.
+        obstore repeats reads and uploads itself, but no answer that was cut, and none of the
+        requests that may not be repeated in general: deletions, and puts on a condition. Those may
+        be here, where bytes tell whose object there is.
         """
-        try:
-            with self._errors(what, path):
-                return ask()
-        except CutAnswerError:
-            with self._errors(what, path):
-                return ask()
+        end, is_second = time.monotonic() + patience_s(), False
+        while True:
+            try:
+                with self._errors(what, path, creates=creates):
+                    return ask()
+            except CutAnswerError:
+                if is_second:
+                    raise
+                is_second = True
+            except UnansweredError:
+                if time.monotonic() >= end:
+                    raise
+                time.sleep(random.uniform(0, 0.5))
 
     def _key(self, path: str) -> str:
         return "/".join(part for part in (self._prefix, path) if part)
@@ -185,8 +200,8 @@ class ObjectStorage:
     def _put(
         self, path: str, data: bytes, *, mode: str = "create", what: str = "create it"
     ) -> None:
-        with self._errors(what, path, creates=mode == "create"):
-            obstore().put(self._store, self._key(path), data, mode=mode, use_multipart=False)
+        put = partial(obstore().put, self._store, self._key(path), data, mode=mode)
+        self._answered(what, path, partial(put, use_multipart=False), creates=mode == "create")
 
     def open_reader(self, path: str, *, mapped: bool = False) -> ObjectReader:
         return _Reader(self, path)

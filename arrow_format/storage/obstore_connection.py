@@ -35,6 +35,13 @@ _RETRY = {
 }
 """A store that refuses connections, or is silent, is reported after about a minute; one that comes
 back within it is not noticed. A request that is silent has 30 s, by obstore."""
+
+
+def patience_s() -> float:
+    """Return for how long requests are repeated."""
+    return _RETRY["retry_timeout"].total_seconds()  # type: ignore[attr-defined, no-any-return]
+
+
 _OWNER: dict[str, int] = {}
 """The process that obstore runs in."""
 WHICH_STORE = "ENDPOINT|URL|ACCOUNT_NAME|EMULATOR"

@@ -31,7 +31,8 @@ _CREDENTIALS = {
 }
 _NO_BUCKET = "NoSuchBucket|ContainerNotFound|bucket does not exist"
 _NO_RANGE = "status code: 416|Wanted range starting at"
-_CUT = "response body|bulk delete response"
+_CUT = "request or response body error|bulk delete response"
+_UNANSWERED = "HTTP error: (?!builder error)"
 _EXPIRED = (
     # S3; Azure, of a SAS and of a token.
     "ExpiredToken|TokenRefreshRequired|Signature not valid in the specified time frame|"
@@ -70,7 +71,11 @@ class OutOfRangeError(StorageError):
     """An object has no such range."""
 
 
-class CutAnswerError(StorageError):
+class UnansweredError(StorageError):
+    """A request got no answer: nobody knows whether it was carried out."""
+
+
+class CutAnswerError(UnansweredError):
     """An answer began and did not end."""
 
 
@@ -136,7 +141,11 @@ def _text(error: BaseException) -> str:
     return str(error).partition("\n\nDebug source")[0]
 
 
-_KINDS = ((_NO_RANGE, OutOfRangeError), (_CUT, CutAnswerError))
+_KINDS = (
+    (_NO_RANGE, OutOfRangeError),
+    (_CUT, CutAnswerError),
+    (_UNANSWERED, UnansweredError),
+)
 
 
 def advice_for(text: str, scheme: str, options: StorageOptions) -> str | None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import struct
 import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socket import SO_LINGER, SOL_SOCKET
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable, Iterator, Mapping
     from email.message import Message
 
@@ -22,6 +25,8 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
     cut: bool = False
     """Whether more is promised than comes before the connection ends."""
+    lost: bool = False
+    """Whether the connection is reset instead, as when a server is killed."""
 
 
 def refusal(status: int, code: str = "SomeCode", said: str = "Some text.") -> Answer:
@@ -42,7 +47,9 @@ class Asked:
 
 
 @contextlib.contextmanager
-def answering(answer: Callable[[Asked], Answer | None]) -> Iterator[str]:
+def answering(
+    answer: Callable[[Asked], Answer | None], tls: ssl.SSLContext | None = None
+) -> Iterator[str]:
     """Serve in a thread while the context lasts; its URL. ``answer`` is called in other threads.
 
     The connection ends with no answer where that is None.
@@ -62,6 +69,12 @@ def answering(answer: Callable[[Asked], Answer | None]) -> Iterator[str]:
             if given is None:
                 self.close_connection = True
                 return
+            if given.lost:
+                self.close_connection = True
+                # Closed so, it sends a reset.
+                self.connection.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
+                self.connection.close()
+                return
             promised = len(given.content) + given.cut
             self.send_response(given.status)
             for name, value in ({"Content-Length": str(promised)} | dict(given.headers)).items():
@@ -75,9 +88,11 @@ def answering(answer: Callable[[Asked], Answer | None]) -> Iterator[str]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}"
+        yield f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_port}"
     finally:
         server.shutdown()
         server.server_close()

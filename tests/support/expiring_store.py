@@ -59,13 +59,15 @@ class ExpiringStore:
         return f"until-{time.time() + LIFE_S:.3f}"
 
     def answer(self, asked: Asked) -> Answer:
-        """Answer as the service of a container or machine, or as the store."""
+        """Answer as the service of a container or machine, of security tokens, or as the store."""
         if asked.path.startswith("/latest/api/token"):
             return Answer(200, b"session")
         if asked.path.endswith("/security-credentials/"):
             return Answer(200, b"role")
         if asked.path.endswith(("/security-credentials/role", "/container")):
             return Answer(200, self._as_json(self._token()))
+        if "Action=AssumeRoleWithWebIdentity" in asked.path:
+            return Answer(200, _as_xml(self._token()))
         token = asked.headers.get("x-amz-security-token", "until-0")
         if float(token.removeprefix("until-")) + GRACE_S < time.time():
             self.refused += 1
@@ -105,6 +107,15 @@ class ExpiringStore:
 def _until(token: str) -> str:
     at = datetime.fromtimestamp(float(token.removeprefix("until-")), UTC)
     return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _as_xml(token: str) -> bytes:
+    return (
+        "<AssumeRoleWithWebIdentityResponse><AssumeRoleWithWebIdentityResult><Credentials>"
+        f"<AccessKeyId>{KEY_ID}</AccessKeyId><SecretAccessKey>{SECRET}</SecretAccessKey>"
+        f"<SessionToken>{token}</SessionToken><Expiration>{_until(token)}</Expiration>"
+        "</Credentials></AssumeRoleWithWebIdentityResult></AssumeRoleWithWebIdentityResponse>"
+    ).encode()
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 import base64
 import json
 import logging
+import re
 import time
 from datetime import UTC, datetime, timedelta
 
@@ -19,6 +20,7 @@ from connector.options.source import parse_storage_options
 from tests.support.answering_server import Answer, answering, refusal
 from tests.support.expiring_store import GRACE_S, LIFE_S, expiring
 from tests.support.guarantees import guarantee
+from tests.support.own_authority import own_authority
 
 NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
 SMALL_BUFFER = WriteOptions(codec="none", sort_buffer_bytes=4 << 20)
@@ -109,6 +111,11 @@ BY_ENVIRONMENT = {
         "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": "{file}",
     },
     "machine": {"AWS_METADATA_ENDPOINT": "{url}"},
+    "web identity": {
+        "AWS_WEB_IDENTITY_TOKEN_FILE": "{file}",
+        "AWS_ROLE_ARN": "arn:aws:iam::123456789012:role/some",
+        "AWS_ENDPOINT_URL_STS": "{tls}",
+    },
 }
 
 
@@ -116,13 +123,16 @@ BY_ENVIRONMENT = {
 @pytest.mark.parametrize("how", ["provider", *BY_ENVIRONMENT])
 def test_a_write_outlives_the_credentials_that_it_began_with(store, s3, how, tmp_path, monkeypatch):
     options = dict(store.options)
-    if how in BY_ENVIRONMENT:
-        (tmp_path / "token").write_text("some")
-        for name, value in BY_ENVIRONMENT[how].items():
-            monkeypatch.setenv(name, value.format(url=store.url, file=tmp_path / "token"))
-    else:
-        options["credential_provider"] = f"{__name__}:provider"
-    assert written(f"s3://{s3.new_bucket()}/a", options) > 0
+    (tmp_path / "token").write_text("some")
+    authority = own_authority(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.authority))
+    with answering(store.answer, authority.context) as tls:
+        places = {"url": store.url, "tls": tls, "file": tmp_path / "token"}
+        for name, value in BY_ENVIRONMENT.get(how, {}).items():
+            monkeypatch.setenv(name, value.format(**places))
+        if how == "provider":
+            options["credential_provider"] = f"{__name__}:provider"
+        assert written(f"s3://{s3.new_bucket()}/a", options) > 0
     assert store.refused == 0
     assert store.handed_out > 2
     ends = sorted(float(token.removeprefix("until-")) for token in store.tokens)
@@ -130,21 +140,29 @@ def test_a_write_outlives_the_credentials_that_it_began_with(store, s3, how, tmp
 
 
 @guarantee("refreshed credentials")
-@pytest.mark.parametrize("scheme", ["az", "gs"])
-def test_the_identity_of_a_machine_is_asked_for_again(scheme, monkeypatch):
+@pytest.mark.parametrize(("scheme", "workload"), [("az", False), ("az", True), ("gs", False)])
+def test_the_identity_of_a_machine_is_asked_for_again(scheme, workload, tmp_path, monkeypatch):
     given, used = [], []
 
     def answer(asked):
-        if "/computeMetadata/" in asked.path or "/msi" in asked.path:
+        if re.search("/computeMetadata/|/msi|/oauth2/v2.0/token", asked.path):
             given.append(f"token-{len(given)}")
             ends = str(int(time.time()) + 2)
             named = {"access_token": given[-1], "token_type": "Bearer", "resource": "some"}
-            named |= {"expires_in": "2" if scheme == "az" else 2, "expires_on": ends}
+            named |= {"expires_in": "2" if "/msi" in asked.path else 2, "expires_on": ends}
             return Answer(200, json.dumps(named).encode())
         used.append(asked.headers["Authorization"])
         return Answer(201 if scheme == "az" else 200, headers={"ETag": '"e"'})
 
-    with answering(answer) as url:
+    authority = own_authority(tmp_path)
+    with answering(answer) as url, answering(answer, authority.context) as tls:
+        if workload:
+            (tmp_path / "token").write_text("some")
+            monkeypatch.setenv("SSL_CERT_FILE", str(authority.authority))
+            monkeypatch.setenv("AZURE_AUTHORITY_HOST", tls)
+            monkeypatch.setenv("AZURE_FEDERATED_TOKEN_FILE", str(tmp_path / "token"))
+            monkeypatch.setenv("AZURE_CLIENT_ID", "some")
+            monkeypatch.setenv("AZURE_TENANT_ID", "some")
         monkeypatch.setenv("AZURE_MSI_ENDPOINT", f"{url}/msi")
         monkeypatch.setenv("GCE_METADATA_HOST", url[7:])
         monkeypatch.setenv("HOME", "/nonexistent")

@@ -8,6 +8,7 @@ import socket
 import sys
 import time
 import traceback
+from datetime import timedelta
 
 import pytest
 
@@ -38,6 +39,7 @@ def storage(s3, bucket):
 def impatient(monkeypatch):
     """Fewer retries, of which the tests need none."""
     monkeypatch.setitem(obstore_connection._RETRY, "max_retries", 1)
+    monkeypatch.setitem(obstore_connection._RETRY, "retry_timeout", timedelta(seconds=1))
     obstore_connection._connect.cache_clear()
 
 

@@ -118,6 +118,68 @@ def test_a_put_that_is_always_in_conflict_shows_what_the_store_says(scheme, monk
         at(url, scheme).put_if_absent("a", b"x", sync=False)
 
 
+# Answers that are lost ----------------------------------------------------------------------------
+
+
+@guarantee("lost answers", "retried put")
+@pytest.mark.parametrize("carried_out", [False, True])
+def test_a_conditional_put_without_an_answer_is_repeated(scheme, carried_out, monkeypatch):
+    """obstore does not repeat it, since it cannot know whose object it would find."""
+    monkeypatch.setattr(ObjectStorage, "check_puts", lambda _storage: None)
+    puts = 0
+
+    def answer(asked):
+        nonlocal puts
+        if asked.method == "GET":
+            return Answer(200, b"mine", {"Last-Modified": LAST_MODIFIED, "ETag": '"e"'})
+        puts += 1
+        if puts == 1:
+            return Answer(200, lost=True)
+        done = Answer(201 if scheme == "az" else 200, headers={"ETag": '"e"'})
+        return refusal(412, "PreconditionFailed") if carried_out else done
+
+    with answering(answer) as url:
+        at(url, scheme).put_if_absent("a", b"mine", sync=False)
+    assert puts == 2
+
+
+def test_a_put_that_is_never_answered_fails_when_the_time_is_over(scheme, monkeypatch):
+    monkeypatch.setattr(ObjectStorage, "check_puts", lambda _storage: None)
+    with answering(lambda _asked: Answer(200, lost=True)) as url:
+        began = time.monotonic()
+        with pytest.raises(StorageError, match=r"root/a: .*cannot create it"):
+            at(url, scheme).put_if_absent("a", b"mine", sync=False)
+        assert 1 < time.monotonic() - began < 20
+
+
+@guarantee("lost answers")
+@pytest.mark.parametrize("paths", [["a"], ["a", "b"]])
+def test_a_deletion_without_an_answer_is_repeated(scheme, paths):
+    asked = 0
+
+    def answer(_asked):
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            return Answer(200, lost=True)
+        if scheme == "gs":
+            return Answer(204)
+        if scheme == "az":
+            part = (
+                "--b\r\nContent-Type: application/http\r\nContent-ID: {}\r\n\r\n"
+                "HTTP/1.1 202 Accepted\r\n\r\n\r\n"
+            )
+            content = "".join(part.format(number) for number in range(len(paths))) + "--b--\r\n"
+            headers = {"Content-Type": "multipart/mixed; boundary=b"}
+            return Answer(202, content.encode(), headers)
+        deleted = "".join(f"<Deleted><Key>root/{path}</Key></Deleted>" for path in paths)
+        return Answer(200, f"<DeleteResult>{deleted}</DeleteResult>".encode())
+
+    with answering(answer) as url:
+        at(url, scheme).delete_all(paths)
+    assert asked > 1
+
+
 # Answers that are cut -----------------------------------------------------------------------------
 
 
