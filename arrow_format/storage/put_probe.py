@@ -73,7 +73,7 @@ class Puts:
     winners: tuple[bytes, ...]
     """Bytes of those that were acknowledged."""
     losers: tuple[bytes, ...]
-    """Bytes of those that were answered with *exists*, or a conflict."""
+    """Bytes of those that were answered with *exists* or a conflict, or not answered."""
     found: bytes | None
     """What a read finds; None: nothing."""
     is_listed: bool
@@ -178,9 +178,9 @@ class _Probe:
         answers = run_concurrently(puts, WRITERS)
         errors = [answer for answer in answers if isinstance(answer, StorageError)]
         self._is_answered |= len(errors) < WRITERS
-        if errors:
+        if len(errors) > WRITERS - 2:  # one answer alone says nothing of several puts
             raise errors[0]
-        winners = tuple(data for data, has_won in zip(each, answers, strict=True) if has_won)
+        winners = tuple(data for data, won in zip(each, answers, strict=True) if won is True)
         return winners, tuple(data for data in each if data not in winners)
 
     def replaces(self) -> bool:

@@ -12,10 +12,11 @@ from arrow_format.storage import object_store
 from arrow_format.storage.object_store import ObjectStorage
 from arrow_format.storage.protocol import (
     ObjectExistsError,
+    ObjectNotFoundError,
     StoreRefusedError,
     UnconditionalPutsError,
 )
-from arrow_format.storage.put_probe import PROBE_DIRECTORY, ROUNDS, WRITERS, Puts
+from arrow_format.storage.put_probe import PROBE_DIRECTORY, ROUNDS, WRITERS, Puts, check_store
 from tests.support.guarantees import guarantee
 from tests.support.store_server import most_at_once, round_trips
 
@@ -160,3 +161,53 @@ def test_a_storage_that_was_sent_is_the_same(s3):
     assert received == storage
     assert hash(received) == hash(storage)
     assert storage._as_checked() not in object_store._CHECKED
+
+
+class Unanswered:
+    """A store of which the puts of some of those that come together get no answer."""
+
+    root = "s3://bucket/root"
+
+    def __init__(self, *numbers, is_stored):
+        self._numbers, self._is_stored = set(numbers), is_stored
+        self.objects = {}
+
+    def put_once(self, path, data):
+        is_lost = int(data.split()[-1]) in self._numbers
+        if path in self.objects and not is_lost:
+            raise ObjectExistsError(path)
+        if not is_lost or self._is_stored:
+            self.objects.setdefault(path, data)
+        if is_lost:
+            msg = "no answer"
+            raise StorageError(msg)
+
+    def read(self, path):
+        if path not in self.objects:
+            raise ObjectNotFoundError(path)
+        return self.objects[path]
+
+    def keys_below(self, path):
+        return set(self.objects)
+
+    def key(self, path):
+        return path
+
+    def delete_all(self, paths):
+        for path in paths:
+            self.objects.pop(path, None)
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_a_put_without_an_answer_is_no_reason_to_refuse(is_stored):
+    store = Unanswered(0, 3, is_stored=is_stored)
+    check_store(store, num_rounds=ROUNDS)
+    assert store.objects == {}
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_one_answer_alone_says_nothing(is_stored):
+    store = Unanswered(0, 1, 3, is_stored=is_stored)
+    with pytest.raises(StorageError, match="no answer"):
+        check_store(store, num_rounds=ROUNDS)
+    assert store.objects == {}
