@@ -54,12 +54,15 @@ _ADVICE = (
     ),
     (_EXPIRED, f"The credentials have expired. {REFRESHED}"),
     (_FROM_PROVIDER, "Call the credential_provider in such a process: it raised this"),
+    (r"\bcode: 401", f"Check the credentials; a token may have expired. {REFRESHED}"),
     (_REFUSED, "Check the credentials, and what they allow"),
     ("builder error", "For an endpoint without TLS set {prefix}ALLOW_HTTP=true or allow_http"),
     ("HTTP error", "The store cannot be reached: check endpoint, region and network"),
     (
         r"\bcode: (?!408|409|429)4\d\d",
-        "The store does not take such a request: check the names in the URI, and the options",
+        # S3 answers so to a look at an object with a token that has expired, and says no more.
+        "The store does not take such a request: check the names in the URI, the options, and "
+        "whether a token has expired",
     ),
 )
 _ANONYMOUS = (

@@ -283,6 +283,20 @@ def test_a_refusal_after_the_end_says_when_it_was():
             azure(url, later).read("x")
 
 
+@pytest.mark.parametrize(
+    ("scheme", "answer"),
+    [("gs", refusal(401, "AuthenticationRequired", "Invalid Credentials")), ("s3", Answer(400))],
+)
+def test_a_refusal_that_does_not_say_why_may_be_of_a_token_that_ended(scheme, answer):
+    own = {"gs": {"google_bearer_token": "x"}, "s3": {"aws_access_key_id": "x"}}[scheme]
+    own |= {"s3": {"aws_secret_access_key": "x", "aws_session_token": "x"}}.get(scheme, {})
+    endpoint = {"gs": "google_base_url", "s3": "aws_endpoint_url"}[scheme]
+    with answering(lambda _asked: answer) as url:
+        storage = ObjectStorage(f"{scheme}://b/a", own | {endpoint: url, "allow_http": "true"})
+        with pytest.raises(StorageError, match=r"a token (may have|has) expired"):
+            storage.stat("x")
+
+
 def test_a_job_does_not_begin_with_credentials_that_have_ended():
     asked = []
 
