@@ -24,7 +24,7 @@ CONCURRENTLY = echo "Two runs concurrently, each is shown when it ends."; \
 # The narrowest tests first: where they fail, others need not be looked at.
 IN_ORDER := tests/unit tests/compat tests/conformance tests/property tests/simulation
 PARALLEL := --numprocesses=auto --maxprocesses=4
-ON_STORES := integration/test_store_faults.py integration/test_object_stores.py integration/test_garbage_on_stores.py
+ON_STORES := integration/stores integration/test_store_faults.py
 # Servers of object stores that others make: a minor version of each, by which its stamp is named.
 AZURITE   := .cache/stores/azurite-3.37.stamp
 SEAWEEDFS := .cache/stores/seaweedfs-4.48.stamp
@@ -94,7 +94,9 @@ torture: java $(STAMP) ## Kill processes at random moments (ROUNDS=300 SEED=1; R
 	    $(if $(ROUND),--round $(ROUND)) $(TORTURE_ARGS)
 
 stores: java $(ARCHIVE) store-servers ## Run on every object store what takes long: all faults, kills, lives (ARGS="-k ...")
-	STORES=all CI=true "$(PY)" -m pytest $(ON_STORES) $(ARGS)
+	STORES=all CI=true INTEGRATION_MASTER=local[2,2] "$(PY)" -m pytest $(ON_STORES) \
+	    --stores docs/reference/object-stores.json $(ARGS); \
+	    status=$$?; "$(PY)" -m tests.support.reference_pages && exit $$status
 
 damage: $(STAMP) ## Damage and fuzz far more than `make test` does (TRIES=5000)
 	DAMAGE_TRIES=$(or $(TRIES),5000) FUZZ_EXAMPLES=$(or $(TRIES),5000) "$(PY)" -m pytest \

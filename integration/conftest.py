@@ -21,6 +21,7 @@ from integration.programs.cluster import Cluster, running_cluster, session_setti
 from integration.programs.connect_server import connect_server
 from integration.programs.environments import make_environment
 from integration.programs.outcomes import Outcomes
+from integration.programs.store_outcomes import StoreOutcomes
 from tests.support.azure_server import azure
 from tests.support.gcs_server import gs
 from tests.support.s3_server import s3
@@ -38,12 +39,16 @@ __all__ = ["azure", "gs", "no_metadata", "s3", "seaweedfs"]
 # One failure is survived. Each try of the many tasks that are to fail takes a new Python worker.
 _SETTINGS = session_settings() | {"spark.task.maxFailures": "2"}
 
+collect_ignore = [] if os.environ.get("STORES") == "all" else ["stores"]
+"""What ``make stores`` runs takes too long for each change."""
+
 _logs = pytest.StashKey[Path]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add ``--outcomes DIRECTORY``, see ``make outcomes``."""
+    """Add ``--outcomes DIRECTORY``, see ``make outcomes``, and ``--stores FILE``."""
     parser.addoption("--outcomes", type=Path, help="record here how the tests of each file ended")
+    parser.addoption("--stores", type=Path, help="record here how the tests on each store ended")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -51,6 +56,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if (directory := config.getoption("--outcomes")) is not None:
         part = "session" if config.option.markexpr.startswith("not") else "processes"
         config.pluginmanager.register(Outcomes(directory.absolute(), part))
+    if (file := config.getoption("--stores")) is not None:
+        config.pluginmanager.register(StoreOutcomes(file.absolute()))
     if SPARK < (4, 2):
         config.addinivalue_line("filterwarnings", "ignore::ResourceWarning")
         config.addinivalue_line("filterwarnings", "ignore::pytest.PytestUnraisableExceptionWarning")

@@ -114,6 +114,7 @@ class Shuffle:
 @guarantee("store faults")
 @pytest.mark.parametrize(("store", "point", "fault"), some(("lost",)))
 def test_a_request_that_is_broken_does_no_harm(request, store, point, fault):
+    """One request of each kind lost, doubled, cut, silent or refused: works, or a clear error"""
     server = request.getfixturevalue(store)
     shuffle = Shuffle(server)
     before = list(range(2 * ROWS))
@@ -140,6 +141,7 @@ def test_a_request_that_is_broken_does_no_harm(request, store, point, fault):
 @pytest.mark.parametrize("fault", ["lost", "cut", "silent", *REFUSALS])
 @pytest.mark.parametrize("store", STORES if ALL else ["gs"])
 def test_a_commit_that_is_never_answered_says_what_is_known(request, monkeypatch, store, fault):
+    """A commit that is never answered, or always refused: an error that says what is known"""
     monkeypatch.setitem(obstore_connection._RETRY, "retry_timeout", timedelta(seconds=1))
     server = request.getfixturevalue(store)
     shuffle = Shuffle(server)

@@ -14,6 +14,7 @@ from pathlib import Path
 from arrow_format import errors
 from arrow_format.filters.spark_rules import CAST, COMPARED, DEFAULTS, MOST_DIGITS
 from tests.support.guarantees import GUARANTEES, marked_tests
+from tests.support.stores import STORES
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTE = "<!-- Made by `python -m tests.support.reference_pages`. Edit {source} instead. -->"
@@ -211,7 +212,34 @@ def _subject(file: Path) -> str:
     return text.splitlines()[0].rstrip(".").replace("``", "`")
 
 
+STORE_OUTCOMES = ROOT / "docs" / "reference" / "object-stores.json"
+"""What ``make stores`` recorded: how the tests of each row ended on each store."""
+
+_STORES_BEGIN, _STORES_END = "<!-- outcomes of `make stores` -->", "<!-- end of outcomes -->"
+
+
+def object_stores_page() -> str:
+    """Return the guide of object stores with a current table of what was run on which store."""
+    text = (ROOT / "docs" / "guide" / "object-stores.md").read_text(encoding="utf-8")
+    rows = json.loads(STORE_OUTCOMES.read_text(encoding="utf-8"))
+    table = [f"| | {' | '.join(STORES.values())} |", f"|---|{'---|' * len(STORES)}"]
+    for row, stores in rows.items():
+        table.append(f"| {row} | {' | '.join(_works(stores.get(name)) for name in STORES)} |")
+    before, _, rest = text.partition(_STORES_BEGIN)
+    after = rest.partition(_STORES_END)[2]
+    return "\n".join([f"{before}{_STORES_BEGIN}", *table, f"{_STORES_END}{after}"])
+
+
+def _works(counts: dict[str, int] | None) -> str:
+    if counts is None:
+        return "not run"
+    if list(counts) != ["passed"]:
+        return ", ".join(f"{number} {outcome}" for outcome, number in counts.items())
+    return "works" if counts["passed"] == 1 else f"works ({counts['passed']} tests)"
+
+
 PAGES = {
+    "docs/guide/object-stores.md": object_stores_page,
     "docs/reference/errors.md": errors_page,
     "docs/reference/filters.md": filters_page,
     "docs/reference/guarantees.md": guarantees_page,

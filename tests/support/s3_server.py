@@ -202,12 +202,12 @@ class S3Server(StoreServer):
 
 
 @contextlib.contextmanager
-def serving() -> Iterator[S3Server]:
-    """Run a server while the context lasts."""
+def serving(*, page: int = 7) -> Iterator[S3Server]:
+    """Run a server while the context lasts; a listing has so many names per answer."""
     port = free_port()
     command = [sys.executable, "-m", "tests.support.s3_server", str(port), "--until-eof"]
-    # Few names per answer, so that a listing takes several.
-    with listening("S3", command, port, environment={"MOTO_S3_DEFAULT_MAX_KEYS": "7"}):
+    environment = {"MOTO_S3_DEFAULT_MAX_KEYS": str(page)}
+    with listening("S3", command, port, environment=environment):
         yield S3Server(f"http://127.0.0.1:{port}")
 
 

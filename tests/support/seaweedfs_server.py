@@ -52,9 +52,18 @@ _FLAGS = {
 _ENVIRONMENT = {"WEED_MASTER_VOLUME_GROWTH_COPY_1": "1"}
 
 
+def new_ports() -> dict[str, str]:
+    """Return free ports for all parts of a server, by flag."""
+    return dict(zip(_LISTENERS, map(str, free_ports(len(_LISTENERS))), strict=True))
+
+
 @contextlib.contextmanager
 def serving(
-    program: str, *, state: Path | None = None, patience_s: float = 60
+    program: str,
+    ports: dict[str, str] | None = None,
+    *,
+    state: Path | None = None,
+    patience_s: float = 60,
 ) -> Iterator[S3Server]:
     """Run a server while the context lasts; what it holds stays in ``state``, if that is given.
 
@@ -67,7 +76,7 @@ def serving(
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="weed-")))
         state = state or scratch
         (scratch / "identities.json").write_text(json.dumps(_ALLOWED))
-        ports = dict(zip(_LISTENERS, map(str, free_ports(len(_LISTENERS))), strict=True))
+        ports = ports or new_ports()
         sockets = {f"{part}.localSocket": f"{scratch}/{part}" for part in ("filer", "s3")}
         files = {"dir": str(state), "s3.config": f"{scratch}/identities.json"}
         flags = _FLAGS | ports | sockets | files
