@@ -15,6 +15,7 @@ from arrow_format import (
     write_shuffle,
 )
 from arrow_format.format.ipc import byte_schema
+from arrow_format.write.merger import PartitionedFileMerger
 from arrow_format.write.region_joiner import RegionJoiner
 
 FAST = WriteOptions(sync=False)
@@ -62,6 +63,24 @@ def test_rows_that_are_not_those_of_the_inputs(tmp_path, monkeypatch, mistake, s
     merge_shuffle(path, policy=MergePolicy(rewrite="always"), options=FAST)
     assert open_shuffle(path).version == 4
     assert open_shuffle(path).read().read_all().equals(before)
+
+
+def test_regions_that_are_not_those_of_the_inputs(tmp_path, monkeypatch):
+    """One input is copied twice, and the other left out: as many regions, with as many rows."""
+    for value in (1, 2):
+        table = pa.table({"k": range(20), "v": [value] * 20})
+        write_shuffle(table, tmp_path, num_subpartitions=2, keys="k", mode="append", options=FAST)
+    copy, inputs = PartitionedFileMerger._copy, []
+
+    def first_only(self, writer, index, numbers):
+        inputs.append(index)
+        copy(self, writer, inputs[0], numbers)
+
+    monkeypatch.setattr(PartitionedFileMerger, "_copy", first_only)
+    with pytest.raises(CorruptShuffleError, match=r"differ from the files it was merged from"):
+        merge_shuffle(tmp_path, policy=MergePolicy(rewrite="never"), options=FAST)
+    assert len(inputs) == 2
+    assert open_shuffle(tmp_path).version == 2
 
 
 @pytest.mark.parametrize("rewrite", ["always", "never"])

@@ -52,8 +52,10 @@ def written(storage, codecs=("zstd",) * 3):
     ]
 
 
-def merger_in(storage, path="there/merged", options=TINY, **changes):
-    return PartitionedFileMerger(storage, path, metadata_of(N, **changes), options)
+def merger_in(storage, path="there/merged", options=TINY, told=None, **changes):
+    on_bytes = (told if told is not None else []).append
+    metadata = metadata_of(N, **changes)
+    return PartitionedFileMerger(storage, path, metadata, options, on_bytes=on_bytes)
 
 
 @KINDS
@@ -134,8 +136,12 @@ def test_a_subpartition_larger_than_memory(storage, sort_buffer_bytes):
     options = replace(TINY, sort_buffer_bytes=sort_buffer_bytes)
     file, _ = write_file(storage, [([3] * 400 + [1, 5], 0), ([0, 3, 3, 4], 0)] * 3, N)
     index = PartitionedFileReader(storage, file)
-    merged = merger_in(storage, options=options).rewrite([index])
+    told: list[int] = []
+    merger = merger_in(storage, options=options, told=told)
+    merged = merger.rewrite([index])
     (region,) = merged.regions
+    assert sum(told) == sum(int(region.chunks.length.sum()) for region in index.regions)
+    assert min(told) >= 0
     assert rows_in(merged) == rows_in(index)
     assert region.rank_extent(3, 4) == (5 + 1, 5 + 1 + 1_206)
 

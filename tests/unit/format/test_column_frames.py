@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,3 +53,9 @@ def test_some_columns_are_found_in_the_frames_that_hold_them_and_in_no_other(len
         len(frame) for group, frame in zip(groups, frames, strict=True) if {*group} & {*wanted}
     )
     assert selection.num_bytes == needed
+
+
+def test_a_header_that_is_cut_is_said_to_be():
+    for num_bytes in (0, 8, 31):
+        with pytest.raises(ValueError, match=f"^{num_bytes} bytes are too few for 3 columns"):
+            FrameTable(pa.py_buffer(bytes(num_bytes)), 3, num_rows=0, raw_length=0)

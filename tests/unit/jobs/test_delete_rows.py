@@ -326,6 +326,7 @@ def test_nothing_to_do_is_no_version(tmp_path):
     for keys in ({"k": []}, {"k": [1_000]}, rows(0).select(["k"]).slice(0, 0)):
         receipt = delete_rows(tmp_path, keys)
         assert (receipt.version, receipt.num_rows, receipt.files) == (1, 0, ())
+        assert (receipt.num_files, receipt.num_bytes, receipt.written_bytes) == (0, 0, 0)
     assert open_shuffle(tmp_path).version == 1
     assert "no row" in str(receipt)
 

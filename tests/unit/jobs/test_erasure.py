@@ -2,6 +2,7 @@
 
 import shutil
 import struct
+from dataclasses import replace
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
@@ -224,7 +225,10 @@ def test_a_rollback_while_rows_of_earlier_versions_are_searched_for(path):
     assert puts
     assert receipt.unsearched_version == 4
     collect(path)
-    assert not erasure_status(path, receipt).is_gone
+    status = erasure_status(path, receipt)
+    assert not status.is_gone
+    assert "unsearched versions up to 4, appended while the deletion ran" in str(status)
+    assert "unsearched" not in str(replace(status, unsearched_version=0))
 
 
 def test_a_deletion_and_a_rollback_at_the_same_time(path):

@@ -188,6 +188,13 @@ def test_an_old_backup_does_not_take_the_files_of_what_was_moved_since(original,
     assert values(moved) == [0, 1, 2, 3]
 
 
+def test_where_it_was_is_a_shuffle_that_no_longer_says_what_it_is(original, copy, disk):
+    (identity,) = (original / IDENTITY_DIRECTORY).iterdir()
+    identity.write_bytes(b"{}")
+    assert len(relocate_shuffle(copy, "moved").taken) == 4
+    assert values(copy) == [0, 1, 2, 3]
+
+
 def test_a_copy_writes_into_no_local_directory_before_it_is_told(original, copy, disk):
     before = files_below(copy)
     with pytest.raises(StorageError, match=r"moved or is a copy.*arrow-shuffle relocate"):

@@ -33,6 +33,7 @@ from arrow_format.log.names import (
     CHECKPOINT_INTERVAL,
     base_path,
     checkpoint_path,
+    checkpoints_after,
     entry_path,
     expired_path,
     link_of,
@@ -513,3 +514,15 @@ def test_entries_that_are_read_together_are_noted_before_the_first_is_read(path)
     reader = LogReader(Noting(str(path)))
     assert [*reader.records([5, 3, 1])] == [5, 3, 1]
     assert lowest == [1, 1, 1]
+
+
+@given(after=st.integers(0, 5_000), more=st.integers(0, 5_000))
+def test_each_checkpoint_that_may_begin_after_a_number_is_looked_for(after, more):
+    last = after + more
+    found = [*checkpoints_after(after, last)]
+    assert found == sorted(found, reverse=True)
+    assert all(after < number <= last for number in found)
+    aligned = range(
+        -(-(after + 1) // CHECKPOINT_INTERVAL) * CHECKPOINT_INTERVAL, last + 1, CHECKPOINT_INTERVAL
+    )
+    assert {number for number in aligned if link_of(number) == after} <= {*found}
