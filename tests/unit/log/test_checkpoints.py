@@ -9,7 +9,7 @@ from datetime import timedelta
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
@@ -517,6 +517,7 @@ def test_entries_that_are_read_together_are_noted_before_the_first_is_read(path)
 
 
 @given(after=st.integers(0, 5_000), more=st.integers(0, 5_000))
+@example(after=0, more=300)
 def test_each_checkpoint_that_may_begin_after_a_number_is_looked_for(after, more):
     last = after + more
     found = [*checkpoints_after(after, last)]
