@@ -129,6 +129,15 @@ def test_columns_are_nullable_where_any_version_has_nulls(tmp_path):
     assert not open_shuffle_changes(tmp_path, 2).schema.field("p").nullable
 
 
+def test_a_version_that_is_not_there_yet(path):
+    """However large its number is: it is no bad argument."""
+    for start in (8, 100, 1 << 61):
+        with pytest.raises(
+            ShuffleNotFoundError, match=f"version {start} is not there; the newest is"
+        ):
+            new(path, start)
+
+
 class TestExpiry:
     def test_what_has_expired_is_an_error_but_for_the_beginning(self, path):
         collect_garbage(path, retention=timedelta(0))
