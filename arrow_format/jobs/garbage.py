@@ -60,7 +60,6 @@ from arrow_format.log.names import (
 from arrow_format.log.reader import LogReader, LogView
 from arrow_format.log.version_names import first_version
 from arrow_format.storage.open import ObjectNotFoundError, Storage
-from arrow_format.storage.protocol import UnconditionalPutsError
 from arrow_format.storage.put_probe import PROBE_DIRECTORY
 from arrow_format.write.merger import ignore
 
@@ -162,12 +161,8 @@ class _Collection:
             removed = self._remove_files(plan)
         else:
             if fenced:
-                try:
-                    fenced = self._give_up(fenced)
-                    plan = self._plan()
-                except UnconditionalPutsError:
-                    # No job can be committed there, and no fence would keep one out.
-                    plan = replace(plan, suspects=plan.suspects.union(fenced))
+                fenced = self._give_up(fenced)
+                plan = self._plan()
             removed = self._remove_files(plan)
             if self._expire(plan):
                 plan = self._plan()

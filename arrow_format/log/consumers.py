@@ -205,8 +205,10 @@ class ConsumerRegistry:
         return sorted(int(match[1]) for match in map(_RECORD.fullmatch, names) if match)
 
     def _remove(self, name: str, numbers: list[int]) -> None:
-        for number in numbers:
-            with contextlib.suppress(ShuffleError):  # what is left over does no harm
+        # What is left over does no harm. Who may not remove one is not asked about each of them,
+        # every time that the name is shown to be held.
+        with contextlib.suppress(ShuffleError):
+            for number in numbers:
                 self.storage.delete(record_path(name, number))
 
 

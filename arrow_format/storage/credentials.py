@@ -15,7 +15,7 @@ import pkgutil
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import parse_qs
 
 from arrow_format.errors import OptionError
@@ -64,20 +64,24 @@ def provider_of(options: Mapping[str, str]) -> Callable[[], Any] | None:
     if not re.fullmatch(r"[\w.]+:[\w.]+", named):
         msg = f'{PROVIDER}={named!r}: expected "package.module:name" of a function or class'
         raise OptionError(msg)
+    failed = ""
+    provider: Any = None
     try:
         found = pkgutil.resolve_name(named)
-        provider: Callable[[], Any] = found() if isinstance(found, type) else found
+        provider = found() if isinstance(found, type) else found
     except Exception as error:
+        failed = type(error).__name__
+    if failed:  # here, so that it does not refer to that error, which may quote a secret
         msg = (
-            f"{PROVIDER}={named!r}: {type(error).__name__} when this process loaded it; every "
+            f"{PROVIDER}={named!r}: {failed} when this process loaded it; every "
             "process must be able to import it, and a class is made without arguments"
         )
-        raise OptionError(msg) from error
+        raise OptionError(msg)
     if not callable(provider) or _is_asynchronous(provider):
         what = "is asynchronous" if callable(provider) else "cannot be called"
         msg = f"{PROVIDER}={named!r}: {what}; expected what returns credentials when it is called"
         raise OptionError(msg)
-    return provider
+    return cast("Callable[[], Any]", provider)
 
 
 def _is_asynchronous(provider: Callable[[], Any]) -> bool:
@@ -117,9 +121,9 @@ def announce_end(root: str, options: Mapping[str, str]) -> None:
 def _moment(text: str) -> datetime | None:
     try:
         at = datetime.fromisoformat(text)
-    except ValueError:
+        return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    except (ValueError, OverflowError):
         return None
-    return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
 
 
 def _end_of_sas(text: str) -> datetime | None:

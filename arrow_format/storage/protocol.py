@@ -48,10 +48,6 @@ class StoreRefusedError(StorageError):
     """A store does not keep what commits rest on: put-if-absent, reads of what was put, names."""
 
 
-class UnconditionalPutsError(StoreRefusedError):
-    """A store ignores the condition of a put, always: no put of it excludes another."""
-
-
 SHARED_PATH = (
     "Use a directory that is mounted at the same path on every host, or an object store; "
     "a path of the driver's own disk does not do"

@@ -21,7 +21,6 @@ from arrow_format.storage.protocol import (
     ObjectExistsError,
     ObjectNotFoundError,
     StoreRefusedError,
-    UnconditionalPutsError,
 )
 
 if TYPE_CHECKING:
@@ -130,7 +129,7 @@ def check_store(store: Probed, *, num_rounds: int) -> None:
                 f"{store.root}: the store ignores the condition of a put (If-None-Match), so "
                 "commits are not safe. Use one that supports conditional puts"
             )
-            raise UnconditionalPutsError(msg)
+            raise StoreRefusedError(msg)
         msg = f"{store.root}: the store {flaws[0]}"
         raise StoreRefusedError(msg)
     finally:

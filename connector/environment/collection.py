@@ -219,11 +219,14 @@ def _files_at(
     is nothing for executors to look for.
     """
     from arrow_format.storage.protocol import StoreRefusedError
+    from arrow_format.storage.put_probe import PROBE_DIRECTORY
 
     name = f".tmp-doctor-{secrets.token_hex(8)}"
     storage: Storage | None = None
     try:
         storage = _existing(path, storage_options)
+        if "://" in storage.root:  # where garbage collection finds what cannot be removed here
+            name = f"{PROBE_DIRECTORY}/{name}"
         storage.check_puts(for_long=True)
         began = time.time()
         storage.put_if_absent(name, b"", sync=False)
@@ -239,7 +242,7 @@ def _files_at(
         return
     place: dict[str, Any] = {"name": name, "options": dict(storage_options or {})}
     place["uri" if "://" in storage.root else "directory"] = storage.root
-    names = [name]
+    names = [name, f"{name}-gone"]
 
     def is_seen(own: str) -> bool:
         names.append(own)
@@ -247,7 +250,7 @@ def _files_at(
 
     facts = PathFacts(
         storage.root,
-        deletion_error=_deletion_error(storage, f"{name}-gone"),
+        deletion_error=_deletion_error(storage, names[1]),
         is_versioned=status is not None and status.is_versioned,
         seconds_apart=apart,
     )

@@ -5,6 +5,7 @@ import json
 import logging
 import re
 import time
+import traceback
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
@@ -208,7 +209,7 @@ def test_a_provider_travels_by_its_name(store, s3, name):
 def test_what_is_no_provider_is_refused(store, named, expected):
     with pytest.raises(OptionError, match=expected) as error:
         ObjectStorage("s3://bucket/a", store.options | {"credential_provider": named})
-    assert "hunter2" not in str(error.value)
+    assert "hunter2" not in "".join(traceback.format_exception(error.value))
 
 
 def test_a_provider_that_fails_is_named_and_not_quoted(store):
@@ -240,6 +241,7 @@ SAS = "?sv=2021-08-06&se=2026-11-24T12%3A00%3A00Z&sig=hunter2"
         ("az", {"azure_storage_account_key": "x", "sas_key": SAS}, {}, None),
         ("az", {"azure_storage_sas_key": "sv=1&se=nonsense&sig=x"}, {}, None),
         ("az", {"azure_storage_sas_key": "sv=1&sig=x"}, {}, None),
+        ("az", {"sas_key": "se=9999-12-31T23%3A59%3A59-05%3A00&sig=x"}, {}, None),
         ("az", {"credential_provider": "a:b", "sas_key": SAS}, {}, None),
         ("az", {"azure_storage_account_key": "x"}, {"AZURE_STORAGE_SAS_KEY": SAS}, None),
         ("az", {}, {"SAS_TOKEN": SAS}, None),

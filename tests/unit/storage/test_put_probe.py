@@ -14,7 +14,6 @@ from arrow_format.storage.protocol import (
     ObjectExistsError,
     ObjectNotFoundError,
     StoreRefusedError,
-    UnconditionalPutsError,
 )
 from arrow_format.storage.put_probe import PROBE_DIRECTORY, ROUNDS, WRITERS, Puts, check_store
 from tests.support.guarantees import guarantee
@@ -55,7 +54,7 @@ def test_what_is_wrong_with_a_store(puts, flaw):
 @pytest.mark.parametrize(
     ("kind", "error", "said"),
     [
-        ("careless", UnconditionalPutsError, r"ignores the condition of a put \(If-None-Match\)"),
+        ("careless", StoreRefusedError, r"ignores the condition of a put \(If-None-Match\)"),
         ("racy", StoreRefusedError, "where several put at once: of 4 puts of one name"),
         ("lagging", StoreRefusedError, "it changes names, as some do"),
         ("readonly", StorageError, "403.*cannot put an object there.*Check the credentials"),
