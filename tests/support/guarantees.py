@@ -274,8 +274,9 @@ GUARANTEES: dict[str, dict[str, str]] = {
         ),
         "killed upload": "A writer that is killed leaves nothing visible",
         "lost answers": (
-            "An answer that is lost, cut or late does no harm: a store that is away for half a "
-            "minute fails no write, and an upload that the store finished counts as finished"
+            "An answer that is lost or late does no harm, and a listing that is cut is asked for "
+            "again: a store that is away for half a minute fails no write, and an upload that the "
+            "store finished counts as finished"
         ),
         "store faults": (
             "Whichever request of a commit, read or collection a store loses, carries out twice, "
