@@ -28,8 +28,8 @@ STATUS_BYTES = 4_000
 """Of a map status, without totals."""
 OPEN_OUTPUT_BYTES = 2_500
 """Of a map output in the memory of a process that opens the shuffle."""
-LOG_PUTS = 12
-"""Listings and puts of a write that do not depend on its size; three of them once in a process."""
+LOG_PUTS = 17
+"""Listings and puts of a write that do not depend on its size; ten of them once in a process."""
 MOST_PAGE = 1_000
 """Objects in an answer to a listing."""
 
