@@ -16,11 +16,10 @@ import pytest
 
 import arrow_format
 from arrow_format import MergePolicy, StorageError, UnsettledCommitError, WriteOptions
-from arrow_format.storage import obstore_connection
 from arrow_format.storage.put_probe import PROBE_DIRECTORY
 from tests.support.fault_proxy import FAULTS, REFUSALS, proxy_to
 from tests.support.guarantees import guarantee
-from tests.support.stores import STORES
+from tests.support.stores import STORES, retrying_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,14 +59,10 @@ def some(faults: tuple[str, ...]) -> list[Any]:
 
 
 @pytest.fixture(autouse=True)
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def short_pauses() -> Iterator[None]:
     """Retries after pauses that tests need not wait for."""
-    pauses = {"init_backoff": timedelta(milliseconds=5), "max_backoff": timedelta(milliseconds=50)}
-    monkeypatch.setitem(obstore_connection._RETRY, "backoff", pauses | {"base": 2})
-    monkeypatch.setitem(obstore_connection._RETRY, "retry_timeout", timedelta(seconds=10))
-    obstore_connection._connect.cache_clear()
-    yield
-    obstore_connection._connect.cache_clear()
+    with retrying_for(10):
+        yield
 
 
 class Shuffle:
@@ -140,13 +135,12 @@ def test_a_request_that_is_broken_does_no_harm(request, store, point, fault):
 @guarantee("store faults")
 @pytest.mark.parametrize("fault", ["lost", "cut", "silent", *REFUSALS])
 @pytest.mark.parametrize("store", STORES if ALL else ["gs"])
-def test_a_commit_that_is_never_answered_says_what_is_known(request, monkeypatch, store, fault):
+def test_a_commit_that_is_never_answered_says_what_is_known(request, store, fault):
     """A commit that is never answered, or always refused: an error that says what is known"""
-    monkeypatch.setitem(obstore_connection._RETRY, "retry_timeout", timedelta(seconds=1))
     server = request.getfixturevalue(store)
     shuffle = Shuffle(server)
     before = list(range(2 * ROWS))
-    with proxy_to(server) as proxy:
+    with retrying_for(1), proxy_to(server) as proxy:
         options = proxy.options | (PATIENCE if fault == "silent" else {})
         shuffle.merge(options)
         proxy.break_next(fault, PATTERNS["entry"][""], times=1_000_000)

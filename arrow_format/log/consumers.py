@@ -205,8 +205,8 @@ class ConsumerRegistry:
         return sorted(int(match[1]) for match in map(_RECORD.fullmatch, names) if match)
 
     def _remove(self, name: str, numbers: list[int]) -> None:
-        # What is left over does no harm. Who may not remove one is not asked about each of them,
-        # every time that the name is shown to be held.
+        # What is left over does no harm. A consumer that may not delete one need not try the
+        # others, each time that it shows that it holds its name.
         with contextlib.suppress(ShuffleError):
             for number in numbers:
                 self.storage.delete(record_path(name, number))

@@ -1,4 +1,4 @@
-"""Credentials of an object store that end: who refreshes them, and when they end if nobody does.
+"""Credentials of an object store that end: what refreshes them, and when they end if nothing does.
 
 The identity of a machine or container is refreshed by obstore, as is what a provider returns, which
 an option names. What is given as text ends when it says, if it can be read there.
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import parse_qs
 
 from arrow_format.errors import OptionError
+from arrow_format.storage.options import VARIABLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -91,16 +92,16 @@ def _is_asynchronous(provider: Callable[[], Any]) -> bool:
 def end_of(scheme: str, options: Mapping[str, str], environment: Mapping[str, str]) -> End | None:
     """Return when the credentials end that options give, or else the environment. Pure.
 
-    None where nobody can read it there: of keys, which do not end, of opaque tokens, and where a
+    None where they do not say it: of keys, which do not end, of opaque tokens, and where a
     provider refreshes them.
     """
-    prefix = _PREFIXES.get(scheme)
-    if prefix is None or PROVIDER in options:
+    if scheme not in _READ_FROM or PROVIDER in options:
         return None
     if not options.keys().isdisjoint(("access_key_id", "aws_access_key_id")):
         return None  # not those of the environment
-    variables = {name: text for name, text in environment.items() if name.startswith(prefix)}
-    given = [*options.items(), *variables.items()]
+    prefix = VARIABLES[scheme]
+    variables = [(name, text) for name, text in environment.items() if name.startswith(prefix)]
+    given = [*options.items(), *variables]
     for pattern, read in _READ_FROM[scheme]:
         for name, text in given:
             if pattern.fullmatch(name.lower()):
@@ -144,7 +145,6 @@ def _no_end(_text: str) -> None:
     return None
 
 
-_PREFIXES = {"s3": "AWS_", "az": "AZURE_"}
 _READ_FROM: dict[str, tuple[tuple[re.Pattern[str], Callable[[str], datetime | None]], ...]] = {
     # `aws configure export-credentials --format env` tells it beside the credentials.
     "s3": ((re.compile("aws_credential_expiration"), _moment),),

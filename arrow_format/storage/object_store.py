@@ -417,8 +417,8 @@ class Upload:
         """Whether the store has the whole object, though the last request failed.
 
         Where its answer was lost obstore repeats the request, and a store that finished the upload
-        knows it no more. Nobody else puts an object of this name, and it appears whole or not at
-        all; an object of its size is this one.
+        knows it no more. No other writer puts an object of this name, and it appears whole or not
+        at all; an object of its size is this one.
         """
         with contextlib.suppress(ShuffleError):
             whole = ObjectStat(self._num_bytes, is_directory=False)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from arrow_format.errors import OptionError, StorageError
 from arrow_format.extras import needed_by
 from arrow_format.storage.credentials import PROVIDER, provider_of
-from arrow_format.storage.store_errors import VARIABLES, advice_for, shown
+from arrow_format.storage.options import VARIABLES
+from arrow_format.storage.store_errors import advice_for, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 STORES = {"s3": "S3Store", "gs": "GCSStore", "az": "AzureStore"}
 """Schemes, and obstore's class for each."""
 
-_RETRY = {
+_RETRY: dict[str, Any] = {
     # The time ends them, not their number: so many do not fit into it.
     "max_retries": 1_000,
     "retry_timeout": timedelta(seconds=60),
@@ -39,7 +40,8 @@ back within it is not noticed. A request that is silent has 30 s, by obstore."""
 
 def patience_s() -> float:
     """Return for how long requests are repeated."""
-    return _RETRY["retry_timeout"].total_seconds()  # type: ignore[attr-defined, no-any-return]
+    seconds: float = _RETRY["retry_timeout"].total_seconds()
+    return seconds
 
 
 _OWNER: dict[str, int] = {}
@@ -94,7 +96,7 @@ def environment_digest(names: str = "") -> str:
     variables = sorted(
         (name, value)
         for name, value in os.environ.items()
-        if name.startswith(VARIABLES) and re.search(names, name)
+        if name.startswith(tuple(VARIABLES.values())) and re.search(names, name)
     )
     return hashlib.sha256(repr(variables).encode()).hexdigest()
 
@@ -121,7 +123,7 @@ def _connect(
     provider = provider_of(options)
     config.pop(PROVIDER, None)
     if scheme == "gs" and "GOOGLE_ALLOW_HTTP" not in os.environ:
-        # Unlike for the others, obstore allows what it was not told to refuse.
+        # Unlike for the others, obstore allows it unless an option refuses it.
         config = {"allow_http": config.pop("google_allow_http", "false")} | config
     try:
         return make(bucket, config=config, retry_config=_RETRY, credential_provider=provider)

@@ -10,6 +10,9 @@ from collections.abc import Iterator, Mapping
 
 from arrow_format.errors import OptionError
 
+VARIABLES = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
+"""How the names of variables of the environment begin that obstore reads, by scheme."""
+
 _MIN_HIDDEN = 6
 """Length of the shortest value that is hidden; no secret is shorter."""
 _SHOWN = re.compile(

@@ -147,7 +147,7 @@ class Storage(Protocol):
     def check_puts(self, *, for_long: bool = False) -> None:
         """Raise :class:`StorageError` where :meth:`put_if_absent` would not keep its promise.
 
-        Whoever will put an entry of the log asks it before any row is written. A store is asked
+        A process that will put an entry of the log asks before a row is written. A store is asked
         once in a process, or in the process that this storage was sent from; ``for_long`` again,
         and so that one is found out too that rarely lets two puts win. A directory answers at its
         first put.

@@ -35,7 +35,7 @@ WRITERS = 4
 ROUNDS = 2
 """Names. The first puts open the connections, so those of the second are closer together."""
 MANY_ROUNDS = 25
-"""Of whoever wants to be sure, as the doctor does."""
+"""Names of a probe that takes longer and finds more, the doctor's."""
 _LOOKS = 8
 """Reads at a time."""
 _TRIES = 6

@@ -14,16 +14,12 @@ from typing import TYPE_CHECKING
 
 from arrow_format.errors import ShuffleError, StorageError
 from arrow_format.storage.credentials import REFRESHED, end_of
-from arrow_format.storage.options import StorageOptions
+from arrow_format.storage.options import VARIABLES, StorageOptions
 from arrow_format.storage.protocol import ObjectExistsError, ObjectNotFoundError
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-VARIABLES = ("AWS_", "AZURE_", "GOOGLE_")
-"""How the names of variables begin that obstore reads."""
-
-_PREFIXES = dict(zip(("s3", "az", "gs"), VARIABLES, strict=True))
 _CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
@@ -75,7 +71,7 @@ class OutOfRangeError(StorageError):
 
 
 class UnansweredError(StorageError):
-    """A request got no answer: nobody knows whether it was carried out."""
+    """A request got no answer: the store may have carried it out, or not."""
 
 
 class CutAnswerError(UnansweredError):
@@ -160,12 +156,13 @@ def advice_for(text: str, scheme: str, options: StorageOptions) -> str | None:
     if end is not None and end.is_past(datetime.now(UTC)) and re.search(_REFUSED, text):
         return f"The {end} have ended. {REFRESHED}"
     advice = next((advice for pattern, advice in _ADVICE if re.search(pattern, text)), None)
-    return advice and advice.format(credentials=_CREDENTIALS[scheme], prefix=_PREFIXES[scheme])
+    return advice and advice.format(credentials=_CREDENTIALS[scheme], prefix=VARIABLES[scheme])
 
 
 def shown(text: str, options: StorageOptions) -> str:
     """Return what a message may show of the text of an error, without secrets."""
-    secrets = {name: value for name, value in os.environ.items() if name.startswith(VARIABLES)}
+    prefixes = tuple(VARIABLES.values())
+    secrets = {name: value for name, value in os.environ.items() if name.startswith(prefixes)}
     return StorageOptions(secrets).hidden_in(options.hidden_in(_answer(text)))
 
 

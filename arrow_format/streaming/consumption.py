@@ -330,7 +330,7 @@ def release_shuffle(
     except StorageError as error:
         msg = (
             f"{storage.root}: was released, but not all of its files could be removed ({error}). "
-            "Collect garbage to remove them, as someone who may delete"
+            "Collect garbage to remove them, and where that is refused, as someone who may delete"
         )
         raise StorageError(msg) from error
     return True

@@ -14,7 +14,7 @@ import pytest
 from arrow_format import open_shuffle, write_shuffle
 from arrow_format.errors import OptionError, StorageError
 from arrow_format.options import WriteOptions
-from arrow_format.storage import credentials, obstore_connection
+from arrow_format.storage import credentials
 from arrow_format.storage.credentials import end_of
 from arrow_format.storage.open import ObjectStorage
 from connector.options.source import parse_storage_options
@@ -22,6 +22,7 @@ from tests.support.answering_server import Answer, answering, refusal
 from tests.support.expiring_store import GRACE_S, LIFE_S, expiring
 from tests.support.guarantees import guarantee
 from tests.support.own_authority import own_authority
+from tests.support.stores import retrying_for
 
 NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
 SMALL_BUFFER = WriteOptions(codec="none", sort_buffer_bytes=4 << 20)
@@ -68,12 +69,10 @@ NO_CALLABLE = "hunter2"
 
 
 @pytest.fixture(autouse=True)
-def no_retries(monkeypatch):
-    monkeypatch.setitem(obstore_connection._RETRY, "max_retries", 1)
-    obstore_connection._connect.cache_clear()
+def short_retries(monkeypatch):
     monkeypatch.setattr(credentials, "_ANNOUNCED", set())
-    yield
-    obstore_connection._connect.cache_clear()
+    with retrying_for(1):
+        yield
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import socket
 import sys
 import time
 import traceback
-from datetime import timedelta
 
 import pytest
 
@@ -23,6 +22,7 @@ from arrow_format.storage.open import (
 from arrow_format.storage.options import StorageOptions
 from tests.support.guarantees import guarantee
 from tests.support.s3_server import KEY_ID, SECRET
+from tests.support.stores import retrying_for
 
 
 @pytest.fixture
@@ -36,11 +36,10 @@ def storage(s3, bucket):
 
 
 @pytest.fixture
-def impatient(monkeypatch):
+def impatient():
     """Fewer retries, of which the tests need none."""
-    monkeypatch.setitem(obstore_connection._RETRY, "max_retries", 1)
-    monkeypatch.setitem(obstore_connection._RETRY, "retry_timeout", timedelta(seconds=1))
-    obstore_connection._connect.cache_clear()
+    with retrying_for(1):
+        yield
 
 
 def told(error):

@@ -1,18 +1,17 @@
 """Answers of stores that are lost, cut, late or refusals, by all three libraries of obstore."""
 
 import time
-from datetime import timedelta
 
 import pytest
 
 from arrow_format.errors import OptionError, StorageError
-from arrow_format.storage import obstore_connection
 from arrow_format.storage.open import ObjectExistsError, ObjectNotFoundError, ObjectStorage
 from tests.support.answering_server import Answer, answering, refusal
 from tests.support.azure_server import ACCOUNT
 from tests.support.azure_server import SECRET as ACCOUNT_KEY
 from tests.support.guarantees import guarantee
 from tests.support.s3_server import KEY_ID, SECRET
+from tests.support.stores import retrying_for
 
 SCHEMES = ("s3", "az", "gs")
 OPTIONS = {
@@ -32,14 +31,9 @@ PARTS = 9 << 20
 
 
 @pytest.fixture(autouse=True)
-def no_pauses(monkeypatch):
-    """Retries without pauses, for a second."""
-    pauses = {"init_backoff": timedelta(milliseconds=1), "max_backoff": timedelta(milliseconds=20)}
-    monkeypatch.setitem(obstore_connection._RETRY, "backoff", pauses | {"base": 2})
-    monkeypatch.setitem(obstore_connection._RETRY, "retry_timeout", timedelta(seconds=1))
-    obstore_connection._connect.cache_clear()
-    yield
-    obstore_connection._connect.cache_clear()
+def short_retries():
+    with retrying_for(1):
+        yield
 
 
 def at(url, scheme, options=None, **more):
