@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 
-from arrow_format import open_shuffle, write_shuffle
+from arrow_format import MergePolicy, delete_rows, merge_shuffle, open_shuffle, write_shuffle
 from arrow_format.errors import OptionError, StorageError
 from arrow_format.options import WriteOptions
 from arrow_format.storage import credentials
@@ -22,6 +22,7 @@ from tests.support.answering_server import Answer, answering, refusal
 from tests.support.expiring_store import GRACE_S, LIFE_S, expiring
 from tests.support.guarantees import guarantee
 from tests.support.own_authority import own_authority
+from tests.support.s3_server import KEY_ID, SECRET
 from tests.support.stores import retrying_for
 
 NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
@@ -324,3 +325,41 @@ def test_a_job_announces_once_that_its_credentials_end_soon(caplog):
     (told,) = caplog.messages
     assert "az://container/a: the credentials of azure_storage_sas_key (until" in told
     assert "hunter2" not in told
+
+
+CHANGES = {
+    "merge": lambda path: merge_shuffle(path, policy=MergePolicy(rewrite="always")),
+    "deletion": lambda path: delete_rows(path, {"k": [1]}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_merge_and_a_deletion_announce_it_too(s3, monkeypatch, caplog, change):
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    path = f"s3://{s3.new_bucket()}/a"
+    for _ in range(2):
+        write_shuffle(pa.table({"k": [1]}), path, keys="k", num_subpartitions=1, mode="append")
+    monkeypatch.setenv(
+        "AWS_CREDENTIAL_EXPIRATION", (datetime.now(UTC) + timedelta(minutes=30)).isoformat()
+    )
+    with caplog.at_level(logging.WARNING):
+        change(path)
+    (told,) = caplog.messages
+    assert f"{path}: the credentials of AWS_CREDENTIAL_EXPIRATION (until" in told
+
+
+def test_a_provider_of_obstore_is_named_like_any_other(s3, monkeypatch, tmp_path):
+    """It takes a profile, which obstore itself does not read."""
+    path = f"s3://{s3.new_bucket()}/a"
+    (tmp_path / "credentials").write_text(
+        f"[of-test]\naws_access_key_id = {KEY_ID}\naws_secret_access_key = {SECRET}\n"
+    )
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setenv("AWS_PROFILE", "of-test")
+    known = {name: value for name, value in s3.options.items() if "key" not in name}
+    options = known | {"credential_provider": "obstore.auth.boto3:Boto3CredentialProvider"}
+    write_shuffle(
+        pa.table({"k": [1]}), path, keys="k", num_subpartitions=1, storage_options=options
+    )
+    assert open_shuffle(path, storage_options=options).num_rows == 1
