@@ -147,9 +147,9 @@ def _settle(job: ShuffleJob, log: CommitLog, error: BaseException) -> None:
             end = log.find_job(job.job_id, after=job.base_version)
     except ShuffleError as another:
         msg = (
-            f"{job.storage.root}: the store did not answer, and it is not known whether job "
-            f"{job.job_id} was committed ({error}; {another}). Its files were left; check whether "
-            "there is a new version before you write the rows again"
+            f"{job.storage.root}: it is not known whether job {job.job_id} was committed, since "
+            f"the store did not answer, or refused to ({error}; {another}). Its files were left; "
+            "check whether there is a new version before you write the rows again"
         )
         _raise_or_note(UnsettledCommitError, msg, error)
         return

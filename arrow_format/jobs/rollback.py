@@ -114,8 +114,9 @@ def rollback_shuffle(
         if not log.has_put:
             raise
         msg = (
-            f"{storage.root}: the store did not answer, and it is not known whether version "
-            f"{source} was rolled back to ({error}). Look at the newest version, then try again"
+            f"{storage.root}: it is not known whether version {source} was rolled back to, since "
+            f"the store did not answer, or refused to ({error}). Look at the newest version, then "
+            "try again"
         )
         raise UnsettledCommitError(msg) from error
     assert entry is not None  # since decide returns an entry, or raises
