@@ -1,10 +1,15 @@
-"""`hash_columns` against values that real Spark gave, and the laws any slicing must keep."""
+"""`hash_columns` against values that real Spark gave, against a second implementation written from
+the page of the format, and the laws any slicing must keep.
+"""
 
+import json
 import math
+import re
 import struct
 from datetime import date
 from decimal import Context
 from decimal import Decimal as D
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -15,11 +20,13 @@ from hypothesis import strategies as st
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.keys import murmur3
 from arrow_format.keys.spark_hash import check_hashable, hash_columns, subpartition_ids
+from integration.readers.key_hash import fold, signed, subpartition
 
 NAN, INF = math.nan, math.inf
 MASK = 0xFFFFFFFF
 EXACT = Context(prec=80)
 PAIR = pa.struct([("a", pa.int64()), ("b", pa.string())])
+PAGE = (Path(__file__).parents[3] / "docs/format/hash.md").read_text("utf-8")
 
 # What Spark 4.3 answers to `SELECT hash(c)`.
 # fmt: off
@@ -82,49 +89,9 @@ GOLDEN = [
 CASES = [pytest.param(*case, id=str(case[0])[:30]) for case in GOLDEN]
 
 
-def fold_reference(value, data_type, seed):
-    """Spark's hash of one value, one word at a time, with Python integers."""
-    if value is None:
-        return seed
-    if pa.types.is_struct(data_type):
-        for field in data_type:
-            seed = fold_reference(value[field.name], field.type, seed)
-        return seed
-    if pa.types.is_list(data_type):
-        for element in value:
-            seed = fold_reference(element, data_type.value_type, seed)
-        return seed
-    if pa.types.is_int64(data_type):
-        words, num_bytes = [value, value >> 32], 8
-    elif pa.types.is_int32(data_type):
-        words, num_bytes = [value], 4
-    elif pa.types.is_decimal128(data_type):
-        unscaled = int(value.scaleb(data_type.scale, EXACT))
-        if data_type.precision <= 18:
-            return fold_reference(unscaled, pa.int64(), seed)
-        bits = (unscaled if unscaled >= 0 else ~unscaled).bit_length()
-        octets = unscaled.to_bytes(bits // 8 + 1, "big", signed=True)
-        return fold_reference(octets, pa.binary(), seed)
-    else:
-        octets = value.encode() if isinstance(value, str) else value
-        num_bytes = len(octets)
-        whole = num_bytes - num_bytes % 4
-        words = list(struct.unpack(f"<{whole // 4}I", octets[:whole]))
-        words += struct.unpack(f"{num_bytes - whole}b", octets[whole:])
-    for word in words:
-        k = (word & MASK) * 0xCC9E2D51 & MASK
-        k = (k << 15 & MASK | k >> 17) * 0x1B873593 & MASK
-        seed ^= k
-        seed = ((seed << 13 & MASK | seed >> 19) * 5 + 0xE6546B64) & MASK
-    seed ^= num_bytes
-    seed = (seed ^ seed >> 16) * 0x85EBCA6B & MASK
-    seed = (seed ^ seed >> 13) * 0xC2B2AE35 & MASK
-    return seed ^ seed >> 16
-
-
 def reference(array, seed=42):
-    hashes = [fold_reference(value, array.type, seed & MASK) for value in array.to_pylist()]
-    return np.array(hashes, np.uint32).view(np.int32).tolist()
+    """The hashes that a second implementation has, which was written from the page alone."""
+    return [signed(fold(value, seed & MASK)) for value in array]
 
 
 @pytest.mark.parametrize(("data_type", "values", "expected"), CASES)
@@ -250,6 +217,15 @@ def test_blocks_do_not_show(monkeypatch, expand_bytes):
 
 
 SCALARS = st.one_of(
+    st.just((pa.bool_(), st.booleans())),
+    st.just((pa.int8(), st.integers(-128, 127))),
+    st.just((pa.int16(), st.integers(-(2**15), 2**15 - 1))),
+    st.just((pa.date32(), st.integers(-(2**31), 2**31 - 1))),
+    st.just((pa.float32(), st.floats(width=32))),
+    st.just((pa.float64(), st.floats())),
+    st.sampled_from(
+        [pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.duration("us"), pa.time64("ns")]
+    ).map(lambda kind: (kind, st.integers(-(2**63), 2**63 - 1))),
     st.just((pa.int32(), st.integers(-(2**31), 2**31 - 1))),
     st.just((pa.int64(), st.integers(-(2**63), 2**63 - 1))),
     st.just((pa.string(), st.text(max_size=40))),
@@ -376,3 +352,39 @@ def test_columns_must_be_of_one_length():
         hash_columns([pa.array([1]), pa.array([1, 2])])
     with pytest.raises(SchemaError, match=r"one or more columns"):
         hash_columns([])
+
+
+def page_vectors():
+    """The rows of the page's table: a type, a value of it, and its hash."""
+    flat = [pa.bool_(), pa.int32(), pa.int64(), pa.string(), pa.binary(), pa.date32()]
+    types = {str(kind): kind for kind in [*flat, pa.timestamp("us"), pa.decimal128(9, 2)]}
+    types |= {"float32": pa.float32(), "float64": pa.float64(), "date32": pa.date32()}
+    types |= {"list<int32>": pa.list_(pa.int32()), "struct<a: int64, b: string>": PAIR}
+    types |= {"decimal128(19, 0)": pa.decimal128(19, 0), "any": PAIR}
+    rows = re.findall(r"^\| (\S.*) \| `(.*)` \| (-?\d+) \|$", PAGE, re.MULTILINE)
+    for kind, text, hashed in rows:
+        data_type = types[kind.strip("`")]
+        if pa.types.is_decimal(data_type):
+            value = D(text)
+        elif pa.types.is_binary(data_type):
+            value = bytes.fromhex(text)
+        else:
+            value = float(text) if "float" in kind else json.loads(text)
+        yield data_type, value, int(hashed)
+
+
+@pytest.mark.parametrize(("data_type", "value", "hashed"), list(page_vectors()))
+def test_the_page_has_the_hash_of_each_value(data_type, value, hashed):
+    column = pa.array([value], data_type)
+    assert hash_columns([column]).tolist() == reference(column) == [hashed]
+
+
+@given(columns=st.lists(KINDS, min_size=1, max_size=3), data=st.data(), n=st.integers(1, 1_000_000))
+def test_rows_are_placed_as_the_page_says(columns, data, n):
+    size = data.draw(st.integers(1, 5))
+    keys = [
+        pa.array(data.draw(st.lists(st.none() | values, min_size=size, max_size=size)), data_type)
+        for data_type, values in columns
+    ]
+    ids = subpartition_ids(hash_columns(keys), n).tolist()
+    assert ids == [subpartition(row, n) for row in zip(*keys, strict=True)]
