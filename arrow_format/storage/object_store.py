@@ -35,6 +35,7 @@ from arrow_format.storage.protocol import (
 )
 from arrow_format.storage.put_probe import MANY_ROUNDS, ROUNDS, check_store
 from arrow_format.storage.store_errors import (
+    ConflictedError,
     CutAnswerError,
     OutOfRangeError,
     StoreErrors,
@@ -114,12 +115,20 @@ class ObjectStorage:
         where = f"{self.root}/{path}".rstrip("/")
         return StoreErrors(what, where, self.options, creates=creates)
 
-    def _answered(self, what: str, path: str, ask: Callable[[], T], *, creates: bool = False) -> T:
+    def _answered(
+        self,
+        what: str,
+        path: str,
+        ask: Callable[[], T],
+        *,
+        creates: bool = False,
+        repeats: tuple[type[StorageError], ...] = (UnansweredError,),
+    ) -> T:
         """Return an answer; ask again while it gets lost, and once where it was cut.
 
-        obstore repeats reads and uploads itself, but no answer that was cut, and none of the
-        requests that may not be repeated in general: deletions, and puts on a condition. Those may
-        be here, where bytes tell whose object there is.
+        obstore repeats reads and parts of uploads itself, but no answer that was cut, and none of
+        the requests that may not be repeated in general: deletions, puts on a condition, the first
+        of an upload on Google. Those may be here, where bytes tell whose object there is.
         """
         end, is_second = time.monotonic() + patience_s(), False
         while True:
@@ -130,7 +139,7 @@ class ObjectStorage:
                 if is_second:
                     raise
                 is_second = True
-            except UnansweredError:
+            except repeats:
                 if time.monotonic() >= end:
                     raise
                 time.sleep(random.uniform(0, 0.5))
@@ -155,14 +164,26 @@ class ObjectStorage:
 
         A long upload shows itself by an object next to it, ``<path>.writing``.
         """
-        with self._errors("create it", path):
+        return Upload(self, path)
+
+    def _started(self, path: str, views: Sequence[memoryview]) -> Any:  # noqa: ANN401
+        """Return obstore's writer with its first bytes; it starts an upload if they are a part.
+
+        That may be repeated: a store shows nothing of an upload that it may have started before.
+        """
+
+        def start() -> Any:  # noqa: ANN401
             upload = obstore().open_writer(
                 self._store,
                 self._key(path),
                 buffer_size=PART_BYTES,
                 max_concurrency=PARTS_UNDER_WAY,
             )
-        return Upload(self, path, upload)
+            for view in views:
+                upload.write(view)
+            return upload
+
+        return self._answered("create it", path, start, repeats=(UnansweredError, ConflictedError))
 
     def put_if_absent(self, path: str, data: bytes, *, sync: bool) -> None:
         self.check_puts()
@@ -353,20 +374,22 @@ class Upload:
     """A multipart upload: an :class:`ObjectWriter`.
 
     The store shows nothing of it before it is closed, so every :data:`SIGN_INTERVAL_S` it puts a
-    sign for garbage collection: an object next to it. obstore's writer keeps views of what it is
-    given until a part is full.
+    sign for garbage collection: an object next to it. Views are kept of what was given until a
+    part is full: until then to start it again, later by obstore's writer.
     """
 
-    def __init__(self, storage: ObjectStorage, path: str, upload: Any) -> None:  # noqa: ANN401
+    def __init__(self, storage: ObjectStorage, path: str) -> None:
         self._storage = storage
         self._path = path
-        self._upload = upload
+        self._upload: Any = None  # obstore's writer, from the first whole part on
+        self._first: list[memoryview] = []  # what was given before
+        self._is_open = True
         self._num_bytes = 0
         self._signed_at = time.monotonic()
         self._is_signed = False
 
     def writev(self, buffers: Sequence[ByteSource]) -> None:
-        if self._upload is None:
+        if not self._is_open:
             msg = f"{self._storage.root}/{self._path}: already closed"
             raise ClosedError(msg)
         for buffer in buffers:
@@ -378,9 +401,18 @@ class Upload:
                     "bytes an object may have; write more, smaller map outputs"
                 )
                 raise StorageError(msg)
-            with self._storage._errors("write to it", self._path):
-                self._upload.write(view)
+            if self._upload is not None:
+                with self._storage._errors("write to it", self._path):
+                    self._upload.write(view)
+                continue
+            self._first.append(view)
+            if self._num_bytes >= PART_BYTES:
+                self._start()
         self._sign_if_due()
+
+    def _start(self) -> None:
+        self._upload = self._storage._started(self._path, self._first)
+        self._first = []
 
     def _sign_if_due(self) -> None:
         if time.monotonic() - self._signed_at < SIGN_INTERVAL_S:
@@ -403,14 +435,16 @@ class Upload:
         raise StorageError(msg)
 
     def close(self) -> None:
-        if self._upload is not None:
+        if self._is_open:
+            if self._upload is None:
+                self._start()
             try:
                 with self._storage._errors("finish it", self._path):
                     self._upload.close()
             except ShuffleError:
                 if not self._is_there():
                     raise
-            self._upload = None
+            self._upload, self._is_open = None, False
             self._unsign()
 
     def _is_there(self) -> bool:
@@ -431,7 +465,8 @@ class Upload:
             # An upload that cannot be aborted stays invisible until the store expires it.
             with contextlib.suppress(Exception):
                 upload.__exit__(StorageError, StorageError("given up"), None)
-            self._unsign()
+        self._is_open, self._first = False, []
+        self._unsign()
 
 
 def _stat_of(meta: Mapping[str, Any]) -> ObjectStat:

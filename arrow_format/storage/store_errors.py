@@ -70,6 +70,10 @@ class OutOfRangeError(StorageError):
     """An object has no such range."""
 
 
+class ConflictedError(StorageError):
+    """A store answered with a conflict (409), and carried nothing out."""
+
+
 class UnansweredError(StorageError):
     """A request got no answer: the store may have carried it out, or not."""
 
@@ -142,6 +146,7 @@ def _text(error: BaseException) -> str:
 
 _KINDS = (
     (_NO_RANGE, OutOfRangeError),
+    (r"\bcode: 409", ConflictedError),
     (_CUT, CutAnswerError),
     (_UNANSWERED, UnansweredError),
 )
