@@ -89,7 +89,7 @@ def merge_shuffle(
             outputs.append(status.output)
             yield status
         advice = "it was removed or changed before the commit. Merge again"
-        check_files(job.storage, outputs, advice, job.storage.files(job.directory))
+        check_files(job.storage, outputs, advice, job.files())
 
     return merge_with(
         run,

@@ -16,7 +16,7 @@ from arrow_format.storage.local_dir_removal import clear_roots, is_any_there, re
 from arrow_format.storage.local_dirs import ROOT_LIST_NAME, known_roots
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from arrow_format.jobs.job import ShuffleJob
     from arrow_format.log.entry import LogEntry
@@ -38,8 +38,7 @@ def remove_losers(job: ShuffleJob, outputs: Sequence[MapOutput]) -> None:
     }
     kept = {*live, ROOT_LIST_NAME}
     try:
-        names = job.storage.list(job.directory)
-        job.storage.delete_all([f"{job.directory}/{name}" for name in names if name not in kept])
+        _remove(job, kept)
     finally:
         if job.local_roots:
             roots = known_roots(job.storage, job.directory, job.local_roots)
@@ -58,8 +57,12 @@ def abort_job(job: ShuffleJob, *, failed: bool = True, alone: bool = False) -> N
     was, and the caller may try again.
     """
     # The job's directory alone does not say whether there are files: a commit prunes it when all
-    # of them are in local roots.
-    has_files = job.storage.stat(job.directory) is not None or is_any_there(job.local_roots)
+    # of them are in local roots. In a store it takes listings, as to remove them does.
+    has_files = (
+        not job.storage.has_directories
+        or job.storage.stat(job.directory) is not None
+        or is_any_there(job.local_roots)
+    )
     log = CommitLog(job.storage)
     if alone and job.job_id not in _committing:
         end = log.find_job(job.job_id, after=job.base_version)
@@ -93,10 +96,16 @@ def remove_files(job: ShuffleJob) -> None:
     finally:
         # Repeatedly: a task that still runs may put a file meanwhile.
         for _ in range(3):
-            names = job.storage.list(job.directory)
-            job.storage.delete_all(
-                [f"{job.directory}/{name}" for name in names if name != ROOT_LIST_NAME]
-            )
+            if not _remove(job, {ROOT_LIST_NAME}):
+                break
+
+
+def _remove(job: ShuffleJob, kept: Collection[str]) -> bool:
+    """Remove the files of a job in the shuffle but those of some names; return whether any was."""
+    listed = job.look_into(job.storage.list)
+    dead = [f"{above}/{name}" for above, names in listed for name in names if name not in kept]
+    job.storage.delete_all(dead)
+    return bool(dead)
 
 
 def abort_after(job: ShuffleJob, error: BaseException) -> None:

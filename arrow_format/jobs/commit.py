@@ -115,6 +115,7 @@ def commit_job(
     check_version_number(expected_version)
     log = CommitLog(job.storage)
     outputs, totals = complete_outputs(job, statuses, expected_map_outputs)
+    job = dataclasses.replace(job, num_map_tasks=len(outputs))
     before: CommittedTransaction | None = None
     are_checked = False
 
@@ -136,7 +137,7 @@ def commit_job(
             return None
         if not are_checked:  # not of a job that is committed, whose files may have been removed
             advice = "it was removed or changed before the commit. Write the rows again"
-            listed = job.storage.files(job.directory) if len(outputs) >= LISTED_OUTPUTS else None
+            listed = job.files() if len(outputs) >= LISTED_OUTPUTS else None
             check_files(job.storage, outputs, advice, listed)
             are_checked = True
         appended_to = newest if mode == "append" else None

@@ -25,6 +25,7 @@ from arrow_format.errors import CommitConflictError, OptionError, ShuffleError
 from arrow_format.filters.keys import Keys, stored_keys, subpartitions_of_keys
 from arrow_format.jobs.bounds_of_keys import BoundsOfKeys, LookedBack
 from arrow_format.jobs.deletion_receipt import DeletionReceipt, HoldingFile
+from arrow_format.jobs.job_files import job_directory
 from arrow_format.jobs.kept_outputs import superseded_outputs
 from arrow_format.jobs.replacement import Replacement, expiry_is_conflict, replace_outputs
 from arrow_format.keys.key_set import KeySet
@@ -33,7 +34,6 @@ from arrow_format.keys.range_partitioner import RangePartitioner
 from arrow_format.log.commit_log import AlreadyCommittedError, CommitLog, EntryFields, draft
 from arrow_format.log.conflicts import check_expected, check_version_number
 from arrow_format.log.entry import ERASE
-from arrow_format.log.names import MAP_OUTPUT_DIRECTORY
 from arrow_format.log.outputs import NO_OUTPUTS, MapOutputs
 from arrow_format.log.pending import pending_outputs
 from arrow_format.log.transactions import committed_by, find_transaction
@@ -434,7 +434,13 @@ class _Deletion:
             return structs.replace(entry, **self._committed_as(done))
 
         replace_outputs(
-            "delete", self._shuffle, self._options, write, self._expected_version, complete
+            "delete",
+            self._shuffle,
+            self._options,
+            len(holding),
+            write,
+            self._expected_version,
+            complete,
         )
         return decided()
 
@@ -451,7 +457,7 @@ class _Deletion:
         for place, (file, matches) in enumerate(zip(output.files, holding.matches, strict=True)):
             name = f"{number:05d}-0-{secrets.token_hex(6)}-{place}"
             index = self._indexes.index_of(self._newest, output, file)
-            written, added = deleter.write(index, matches, partial(job.path_in, name))
+            written, added = deleter.write(index, matches, partial(job.path_in, number, name))
             for total, part in zip(totals, added, strict=True):
                 total += part
             if written is not None:
@@ -478,9 +484,7 @@ class _Deletion:
         ids = {
             root.path: root.directory_id or directory_id(root.directory) or ""
             for job_id, named in roots.items()
-            for root in known_roots(
-                self._shuffle.storage, f"{MAP_OUTPUT_DIRECTORY}/{job_id}", named
-            )
+            for root in known_roots(self._shuffle.storage, job_directory(job_id), named)
         }
         return tuple(
             HoldingFile(

@@ -11,10 +11,10 @@ import pyarrow as pa
 from arrow_format.concurrency import run_concurrently
 from arrow_format.errors import OptionError
 from arrow_format.jobs.deletion_receipt import DeletionReceipt, kept_by_store
+from arrow_format.jobs.job_files import job_directory
 from arrow_format.log.changes import has_commit
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.holding_versions import first_holding, ranges_after
-from arrow_format.log.names import MAP_OUTPUT_DIRECTORY
 from arrow_format.model import DATA_SUFFIX, INDEX_SUFFIX
 from arrow_format.options import check_type
 from arrow_format.read.presentation import count_of
@@ -300,5 +300,5 @@ def _roots(storage: Storage, files: Sequence[HoldingFile]) -> Iterator[LocalRoot
         elif file.root:
             named.setdefault(file.job_id, set()).add(file.root)
     for job_id, roots in named.items():
-        known = known_roots(storage, f"{MAP_OUTPUT_DIRECTORY}/{job_id}", roots)
+        known = known_roots(storage, job_directory(job_id), roots)
         yield from (root for root in known if root.path in roots)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
+from arrow_format.jobs.job_files import DEPTH, digits_in, job_directory, job_of
 from arrow_format.log.names import JOB_ID, MAP_OUTPUT_DIRECTORY
 from arrow_format.read.presentation import HasText, count_of, format_bytes
 from arrow_format.storage.local_dir_removal import RootOfJob, Standing
@@ -44,7 +46,7 @@ def stored(
 
 
 def jobs_with_files(storage: Storage) -> set[str]:
-    """Return the jobs that have files in a shuffle."""
+    """Return the jobs that have files in a shuffle, but for those in directories of digits."""
     return set(filter(JOB_ID.fullmatch, names_in_use(storage, MAP_OUTPUT_DIRECTORY)))
 
 
@@ -53,24 +55,32 @@ class ListedFiles:
 
     An object store is listed once, whole: that costs what is there, where a request for each job
     would cost what ever was in a hierarchical namespace, whose directories stay when they are
-    empty. What is put later is the next collection's. Directories are listed job by job.
+    empty. What is put later is the next collection's. Directories are listed job by job: there the
+    files of a job are in one, but where the shuffle is a copy of one in a store.
     """
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
         self._by_job: dict[str, dict[str, ObjectStat]] | None = None
+        self._digits: list[str] = []
+        """Names of directories that have some of the directories of jobs, when jobs were listed."""
 
     def jobs(self) -> set[str]:
         """Return the jobs that have files."""
-        if self.storage.has_directories:
-            return jobs_with_files(self.storage)
-        return {job_id for job_id, files in self._listed().items() if files}
+        if not self.storage.has_directories:
+            return {job_id for job_id, files in self._listed().items() if files}
+        names = self.storage.list(MAP_OUTPUT_DIRECTORY)
+        self._digits = digits_in(names)
+        below = (self.storage.list(f"{MAP_OUTPUT_DIRECTORY}/{digits}") for digits in self._digits)
+        return set(filter(JOB_ID.fullmatch, chain(names, *below)))
 
     def of_job(self, job_id: str) -> Mapping[str, ObjectStat]:
         """Return the files of a job."""
-        if self.storage.has_directories:
-            return self.storage.files(f"{MAP_OUTPUT_DIRECTORY}/{job_id}")
-        return self._listed().get(job_id, {})
+        if not self.storage.has_directories:
+            return self._listed().get(job_id, {})
+        directories = [job_directory(job_id, digits) for digits in ("", *self._digits)]
+        found = map(self.storage.files, directories)
+        return {path: stat for files in found for path, stat in files.items()}
 
     def all(self) -> Mapping[str, ObjectStat]:
         """Return the files of all jobs, where all are listed at once; else none."""
@@ -81,9 +91,11 @@ class ListedFiles:
     def _listed(self) -> dict[str, dict[str, ObjectStat]]:
         if self._by_job is None:
             by_job: dict[str, dict[str, ObjectStat]] = defaultdict(dict)
-            for path, stat in self.storage.files(MAP_OUTPUT_DIRECTORY, depth=2).items():
-                by_job[path.split("/")[1]][path] = stat
-            self._by_job = {job_id: of for job_id, of in by_job.items() if JOB_ID.fullmatch(job_id)}
+            for path, stat in self.storage.files(MAP_OUTPUT_DIRECTORY, depth=DEPTH).items():
+                job_id = job_of(path)
+                if job_id is not None:
+                    by_job[job_id][path] = stat
+            self._by_job = by_job
         return self._by_job
 
     def without(self, groups: Iterable[list[StoredFile]]) -> Iterator[list[StoredFile]]:
@@ -92,7 +104,7 @@ class ListedFiles:
             yield group
             if not self.storage.has_directories:
                 for file in group:
-                    self._listed()[file.path.split("/")[1]].pop(file.path, None)
+                    self._listed()[job_of(file.path) or ""].pop(file.path, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +128,7 @@ class JobFiles:
 
         ``claim`` is asked for what the shuffle says of itself, if there is a root.
         """
-        storage, directory = files.storage, f"{MAP_OUTPUT_DIRECTORY}/{job_id}"
+        storage, directory = files.storage, job_directory(job_id)
         listed = files.of_job(job_id)
         known: Sequence[LocalRoot] = ()
         if named or f"{directory}/{ROOT_LIST_NAME}" in listed:
@@ -131,7 +143,7 @@ class JobFiles:
     @property
     def directory(self) -> str:
         """Directory of the job in the shuffle."""
-        return f"{MAP_OUTPUT_DIRECTORY}/{self.job_id}"
+        return job_directory(self.job_id)
 
     @property
     def root_list(self) -> list[StoredFile]:
@@ -239,7 +251,8 @@ def garbage_of_jobs(
     for job in () if dry_run else jobs:
         if job.roots_hold_garbage(live):
             job.put_root_list_again()
-        job.storage.prune(job.directory, and_root=False)
+        for directory in {job.directory, *(path.rpartition("/")[0] for path in job.listed)}:
+            job.storage.prune(directory, and_root=False)
 
 
 def remove_groups(

@@ -17,10 +17,11 @@ import pyarrow.compute as pc
 from arrow_format.arrays.buffers import text_array, to_arrow, to_numpy, to_scalar
 from arrow_format.concurrency import run_concurrently
 from arrow_format.jobs.gc_files import Hold, JobFiles, ListedFiles
+from arrow_format.jobs.job_files import job_directory
 from arrow_format.jobs.kept_outputs import kept_outputs, num_among
 from arrow_format.jobs.retention import first_wanted
 from arrow_format.log.consumers import ConsumerRegistry
-from arrow_format.log.names import MAP_OUTPUT_DIRECTORY, last_checkpoint, segment_of
+from arrow_format.log.names import last_checkpoint, segment_of
 from arrow_format.log.version_names import first_true
 from arrow_format.storage.local_dirs import ROOT_LIST_NAME
 
@@ -251,7 +252,7 @@ class Planner:
         listed = {
             job_id
             for job_id in jobs_in(_committed(ends, after).column("job_id"), names)
-            if self.storage.stat(f"{MAP_OUTPUT_DIRECTORY}/{job_id}/{ROOT_LIST_NAME}") is not None
+            if self.storage.stat(f"{job_directory(job_id)}/{ROOT_LIST_NAME}") is not None
         }
         return {
             entry.job_id or ""

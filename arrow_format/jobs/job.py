@@ -11,7 +11,8 @@ import socket
 import uuid
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -19,8 +20,10 @@ import pyarrow as pa
 from arrow_format.arrays.batches import Rows
 from arrow_format.arrays.expansion import stored_batches
 from arrow_format.arrays.stored_types import data_schema, normalise
+from arrow_format.concurrency import run_concurrently
 from arrow_format.errors import OptionError, SchemaError, StorageError
 from arrow_format.format.statistics import chosen_columns
+from arrow_format.jobs.job_files import all_digits, digits_of, job_directory
 from arrow_format.keys.combination import as_combined, check_combine, combined_schema
 from arrow_format.keys.partitioner import (
     HashPartitioner,
@@ -32,7 +35,6 @@ from arrow_format.keys.range_partitioner import RangePartitioner
 from arrow_format.keys.sort_keys import SortBy, check_sort_by
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.identity import claim_roots
-from arrow_format.log.names import MAP_OUTPUT_DIRECTORY
 from arrow_format.log.reader import LogView
 from arrow_format.model import BROADCAST, MAX_INTEGER, MapStatus, PartitionedFileMetadata
 from arrow_format.options import WriteOptions, check_integer, check_num_subpartitions, check_type
@@ -52,9 +54,13 @@ from arrow_format.write.combining import Combiner
 from arrow_format.write.result_partition import SortMergeResultPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
+
+    from arrow_format.storage.open import ObjectStat
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +91,8 @@ class ShuffleJob:
     """The applications whose result it is, and with which it is released."""
     view: LogView = field(default=LogView(), compare=False, repr=False)
     """The log when the job began; an empty one in other processes, which read it again."""
+    num_map_tasks: int | None = None
+    """How many map tasks it has; None where that is not known."""
     has_directory: bool = False
     """Whether the driver made :attr:`directory` before any task. Then a task that does not find it
     fails, because the job was aborted; if it made it again, its files would never be removed."""
@@ -92,11 +100,33 @@ class ShuffleJob:
     @property
     def directory(self) -> str:
         """Directory of the job's map outputs, relative to the shuffle."""
-        return f"{MAP_OUTPUT_DIRECTORY}/{self.job_id}"
+        return job_directory(self.job_id)
 
-    def path_in(self, name: str, root: str) -> str:
+    def directory_of(self, map_task: int) -> str:
+        """Return the directory of a map output, which in a store may be another one."""
+        is_store = not self.storage.has_directories
+        return job_directory(self.job_id, digits_of(self.job_id, map_task) if is_store else "")
+
+    def directories(self) -> list[str]:
+        """Return all directories that map outputs may be in, as far as their number is known."""
+        digits = [""] if self.storage.has_directories else all_digits(self.num_map_tasks)
+        return [job_directory(self.job_id, each) for each in digits]
+
+    def look_into(self, look: Callable[[str], T]) -> Iterator[tuple[str, T]]:
+        """Yield each directory of map outputs, and what ``look`` says of it."""
+        directories = self.directories()
+        calls = [partial(look, directory) for directory in directories]
+        answers = run_concurrently(calls, self.storage.max_requests)
+        return zip(directories, answers, strict=True)
+
+    def files(self) -> dict[str, ObjectStat]:
+        """Return its files in the shuffle, with their status."""
+        found = self.look_into(self.storage.files)
+        return {path: stat for _, files in found for path, stat in files.items()}
+
+    def path_in(self, map_task: int, name: str, root: str) -> str:
         """Return the path of a file of the job in a local root, or in the shuffle if it is ""."""
-        return name if root else f"{self.directory}/{name}"
+        return name if root else f"{self.directory_of(map_task)}/{name}"
 
     @property
     def local_roots(self) -> tuple[str, ...]:
@@ -248,7 +278,12 @@ def run_map_task(
     with (
         _where_the_directory_is_seen(job),
         SortMergeResultPartition(
-            storage, job.directory, metadata, job.options, job.open_local_roots(), combiner
+            storage,
+            job.directory_of(map_task),
+            metadata,
+            job.options,
+            job.open_local_roots(),
+            combiner,
         ) as partition,
     ):
         for number, batch in enumerate(partition.ahead(batches) if reads_ahead else batches):

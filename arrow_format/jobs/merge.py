@@ -276,7 +276,9 @@ def merge_with(
         return work.replacements(job, run(job, work))
 
     with expiry_is_conflict("merge", shuffle):
-        replaced, merged = replace_outputs("merge", shuffle, options, write, expected_version)
+        replaced, merged = replace_outputs(
+            "merge", shuffle, options, work.num_tasks, write, expected_version
+        )
     return MergeReport(
         plan,
         merged.version,

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Literal
 
 from arrow_format.errors import OptionError
 from arrow_format.jobs.gc_files import jobs_with_files
+from arrow_format.jobs.job_files import job_directory
 from arrow_format.log.identity import claim_of, claim_roots, is_in_use, put_owner
-from arrow_format.log.names import MAP_OUTPUT_DIRECTORY
 from arrow_format.read.shuffle import check_there
 from arrow_format.storage.local_dirs import ROOT_LIST_NAME, read_root_list
 from arrow_format.storage.open import Place, open_made_directory, open_storage
@@ -141,7 +141,7 @@ def _as_copy(
         theirs = set(roots.values())
     # What the original wrote down about jobs of its own.
     for job_id in sorted(theirs):
-        storage.delete(f"{MAP_OUTPUT_DIRECTORY}/{job_id}/{ROOT_LIST_NAME}")
+        storage.delete(f"{job_directory(job_id)}/{ROOT_LIST_NAME}")
     return Relocation(storage.root, "copied")
 
 
@@ -183,5 +183,5 @@ def _as_moved(
 def _roots(storage: Storage) -> Iterator[tuple[LocalRoot, str]]:
     """Yield the local roots that any job's list names, each with the job."""
     for job_id in sorted(jobs_with_files(storage)):
-        for root in read_root_list(storage, f"{MAP_OUTPUT_DIRECTORY}/{job_id}"):
+        for root in read_root_list(storage, job_directory(job_id)):
             yield root, job_id

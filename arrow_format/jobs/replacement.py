@@ -104,7 +104,7 @@ def _refuse(batch: pa.RecordBatch) -> Int32Array:
     raise OptionError(msg)
 
 
-def replacing_job(shuffle: Shuffle, options: WriteOptions) -> ShuffleJob:
+def replacing_job(shuffle: Shuffle, options: WriteOptions, num_map_tasks: int) -> ShuffleJob:
     """Return a job whose map outputs replace some of a shuffle."""
     newest = shuffle.snapshot.newest
     storage = shuffle.storage
@@ -122,6 +122,7 @@ def replacing_job(shuffle: Shuffle, options: WriteOptions) -> ShuffleJob:
         makes_root=False,
         base_version=newest.version,
         sort_by=newest.sort_by,
+        num_map_tasks=num_map_tasks,
         has_directory=True,
     )
 
@@ -145,18 +146,19 @@ def replace_outputs(
     operation: str,
     shuffle: Shuffle,
     options: WriteOptions,
+    num_map_tasks: int,
     write: Callable[[ShuffleJob], tuple[list[Replacement], Totals]],
     expected_version: int | None,
     complete: Complete | None = None,
 ) -> tuple[Snapshot, Snapshot]:
     """Write map outputs, and publish them in the place of others, as a version.
 
-    ``write`` returns them, and the rows and bytes per subpartition that the new files have more
-    than those they replace. What another writer appended meanwhile is part of the new version,
-    behind the rest. ``expected_version`` is the version after which no other writer may have
-    changed rows, if any. ``complete`` adds to the draft of the entry what is known once its number
-    is, of the log there and of the version that it replaces; to compose that takes time. Returns
-    the version that was replaced, and the new one.
+    ``write`` returns those of ``num_map_tasks``, and the rows and bytes per subpartition that the
+    new files have more than those they replace. What another writer appended meanwhile is part of
+    the new version, behind the rest. ``expected_version`` is the version after which no other
+    writer may have changed rows, if any. ``complete`` adds to the draft of the entry what is known
+    once its number is, of the log there and of the version that it replaces; to compose that takes
+    time. Returns the version that was replaced, and the new one.
 
     On any failure what was written is removed. Raises CommitConflictError where an input is not
     part of the newest version any more, or rows were changed after the expected version;
@@ -164,7 +166,7 @@ def replace_outputs(
     UnsettledCommitError where the store did not answer: the new files are kept, since the entry may
     still appear.
     """
-    job = replacing_job(shuffle, options)
+    job = replacing_job(shuffle, options, num_map_tasks)
     try:
         job.make_directories()
         replacements, added = write(job)

@@ -42,6 +42,7 @@ def run_job(
     existing = open_target(job, mode, expected_version=expected_version)
     if existing is not None and mode == "ignore":
         return receipt_of(job.storage, existing)
+    job = replace(job, num_map_tasks=num_map_outputs)
     try:
         return commit_job(
             job,

@@ -183,7 +183,9 @@ def write_shuffle(
         return [run_map_task(job, 0, 0, stream, reads_ahead=files is not None)]
 
     try:
-        return run_job(job, mode, run, expected_version=expected_version, transaction=once)
+        return run_job(
+            job, mode, run, num_map_outputs=1, expected_version=expected_version, transaction=once
+        )
     finally:
         # Now, and not when Python collects garbage: it has an open file.
         if isinstance(stream, Generator):

@@ -236,6 +236,7 @@ def _job(
         base_version=log.newest_version(),
         sort_by=last.sort_by,
         owners=result.owners,
+        num_map_tasks=1,
     )
 
 

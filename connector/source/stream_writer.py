@@ -121,6 +121,7 @@ class ShuffleStreamWriter(Travels, DataSourceStreamArrowWriter):
             )
             raise ShuffleError(msg)
         (transaction,) = transactions
+        job = replace(job, num_map_tasks=len(messages))
         statuses = list(statuses_from_rows(message.row for message in known))
         if self._waits:
             self._say_when_it_is_seen(batchId)

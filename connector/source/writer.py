@@ -89,9 +89,8 @@ class ShuffleSourceWriter(Travels, DataSourceArrowWriter):
     @plain_errors
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Delete the map outputs; runs on the driver's machine."""
-        del messages
         if not self._is_repetition:
-            abort_job(self._job)
+            abort_job(replace(self._job, num_map_tasks=len(messages)))
 
 
 def begin_target_job(target: TargetOptions, schema: StructType, *, overwrite: bool) -> ShuffleJob:

@@ -59,7 +59,7 @@ def delete(path, expected=None):
     shuffle = open_shuffle(path)
     nought = np.zeros(5, np.int64)
     change = Replacement((shuffle.map_outputs[0],), ())
-    replace_outputs("delete", shuffle, FAST, lambda _: ([change], (nought, nought)), expected)
+    replace_outputs("delete", shuffle, FAST, 1, lambda _: ([change], (nought, nought)), expected)
 
 
 def expire(path):
