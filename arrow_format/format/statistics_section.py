@@ -11,24 +11,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import zstandard
 from pyarrow import types as pt
 
 from arrow_format.arrays.buffers import to_arrow, to_numpy
 from arrow_format.errors import CorruptShuffleError
-from arrow_format.format.ipc import LayoutCheck, is_compressed
+from arrow_format.format.batch_frame import MALFORMED, encode_batch, message_of
+from arrow_format.format.ipc import LayoutCheck
 from arrow_format.format.statistics import UNKNOWN, ColumnStatistics, has_statistics
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from arrow_format.model import Int64Array
-
-_LEVEL = 3
-_ZSTD = pa.Codec("zstd")
-
-_MAX_BYTES, _MAX_RATIO = 64 << 20, 1000
-"""A section decompresses to no more than this, or than so many times its length."""
 
 
 def encode_section(statistics: Mapping[str, ColumnStatistics]) -> bytes:
@@ -41,7 +35,7 @@ def encode_section(statistics: Mapping[str, ColumnStatistics]) -> bytes:
         for part in (column.minimum, column.maximum, to_arrow(column.null_count))
     ]
     batch = pa.RecordBatch.from_arrays(columns, names=[str(i) for i in range(len(columns))])
-    return zstandard.ZstdCompressor(_LEVEL).compress(batch.serialize())
+    return encode_batch(batch)
 
 
 def decode_section(
@@ -56,9 +50,7 @@ def decode_section(
         return {}
     try:
         return _decoded(section, names, schema, num_rows)
-    except (
-        pa.ArrowException, zstandard.ZstdError, OSError, KeyError, ValueError,
-    ) as error:  # fmt: skip
+    except MALFORMED as error:
         msg = f"the index has no statistics of its chunks ({type(error).__name__}: {error})"
         raise CorruptShuffleError(msg) from error
 
@@ -85,15 +77,8 @@ def _decoded(
 
 
 def _columns(section: memoryview, types: Sequence[pa.DataType], num_chunks: int) -> list[pa.Array]:
-    stated = zstandard.frame_content_size(section)
-    if not 0 < stated <= max(_MAX_BYTES, _MAX_RATIO * len(section)):
-        msg = f"a frame of {len(section)} bytes that states {stated}"
-        raise ValueError(msg)
-    message = _ZSTD.decompress(section, stated)
-    if is_compressed(memoryview(message)):
-        msg = "buffers are compressed inside of a frame"
-        raise ValueError(msg)
     schema, layout = _stored(tuple(types))
+    message = message_of(section, schema)
     batch = pa.ipc.read_record_batch(message, schema)
     if batch.num_rows != num_chunks:
         msg = f"{batch.num_rows} rows for {num_chunks} chunks"

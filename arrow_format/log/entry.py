@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from arrow_format.arrays.buffers import to_numpy
 from arrow_format.errors import CorruptShuffleError
+from arrow_format.format.batch_frame import decode_table, encode_table
 from arrow_format.log.delta import Delta, Totals, compose, made
 from arrow_format.log.framing import corrupt_if_malformed, from_frame, to_frame, unknown_error
 from arrow_format.log.job_ends import (
@@ -36,9 +37,7 @@ from arrow_format.log.outputs import (
     MapOutputs,
     check_keys,
     check_outputs,
-    decode_table,
     encode_outputs,
-    encode_table,
 )
 from arrow_format.log.state import (
     LastCommit,
@@ -334,7 +333,9 @@ def decode_entry(data: bytes, where: str = "log entry") -> LogEntry:
             check_shape(shape)
 
     content: dict[str, Any] = {
-        name: partial(_decoded, name, entry, data, where) for name, data in sections.items()
+        name: partial(_decoded, name, entry, data, where)
+        for name, data in sections.items()
+        if name in _DECODERS  # the others are of a newer release, and not needed
     }
     if "added" in content:
         content["added"] = MapOutputs(content["added"], partial(_check_outputs, where))
@@ -436,9 +437,6 @@ def _problems(entry: LogEntry, sections: Mapping[str, bytes]) -> Iterator[str]:
         released is None or entry.num_outputs or released.through >= number
     ):
         yield "a release names what was released, and adds nothing"
-    unknown = sections.keys() - _DECODERS.keys()
-    if unknown:
-        yield f"sections {', '.join(sections)}"
     if entry.range is not None:
         yield from _problems_of_range(entry.range, number)
         return

@@ -1,4 +1,4 @@
-"""The frame of the log's files: a line of JSON, its length and CRC, and sections of bytes.
+"""The frame of the log's files: a line of JSON, its length and CRC, and sections.
 
 The JSON is declared: msgspec decodes it to the types of the value, checks them, and encodes it.
 Apart from the log's entries, since the files of consumers have the same frame, without sections.
@@ -11,10 +11,9 @@ import contextlib
 import json
 import re
 import zlib
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
-import pyarrow as pa
 
 from arrow_format.errors import (
     CorruptShuffleError,
@@ -23,6 +22,8 @@ from arrow_format.errors import (
     SchemaError,
     ShuffleError,
 )
+from arrow_format.format.batch_frame import MALFORMED as NO_BATCH
+from arrow_format.format.batch_frame import content_size
 from arrow_format.format.ipc import from_json, to_json
 from arrow_format.model import FORMAT_VERSION, Natural, check_format_version
 
@@ -33,13 +34,15 @@ T = TypeVar("T")
 Bytes = TypeVar("Bytes")
 
 MALFORMED: tuple[type[Exception], ...] = (
-    KeyError, TypeError, ValueError, AttributeError, RecursionError, pa.ArrowException, OSError,
-    OptionError, SchemaError,
+    *NO_BATCH, TypeError, AttributeError, RecursionError, OptionError, SchemaError,
 )  # fmt: skip
 """What parsing a file of the log raises where its checksums fit and its content does not."""
 
 FEATURES: tuple[str, ...] = ()
 """Features of the format that this release knows, and that a reader or writer must know."""
+
+_Section: TypeAlias = tuple[str, Natural, Natural, Natural]
+"""Name, length, CRC, and length of the content."""
 
 _TRAILER = re.compile(rb"arrow-shuffle-log (\d+) ([0-9a-f]{8})\n")
 
@@ -53,12 +56,14 @@ class _Head(msgspec.Struct):
 
 
 def to_frame(value: object, sections: Mapping[str, bytes] | None = None) -> bytes:
-    """Encode a value, by its declared fields, with sections of bytes."""
+    """Encode a value, by its declared fields, with sections: frames that state their sizes."""
     fields: dict[str, Any] = {"format_version": FORMAT_VERSION}
     fields |= msgspec.to_builtins(value, enc_hook=to_json)
     if sections:
-        described = [[name, len(data), zlib.crc32(data)] for name, data in sections.items()]
-        fields["sections"] = described
+        fields["sections"] = [
+            [name, len(data), zlib.crc32(data), content_size(data)]
+            for name, data in sections.items()
+        ]
     try:  # where msgspec would write null for a number that JSON does not have
         body = json.dumps(fields, separators=(",", ":"), allow_nan=False).encode()
     except (ValueError, RecursionError) as error:
@@ -82,12 +87,16 @@ def from_frame(data: bytes, type_: type[T]) -> tuple[T, dict[str, bytes]]:
             if feature not in FEATURES:
                 raise unknown_error(f"feature {feature!r}")
         sections: dict[str, bytes] = {}
-        described = msgspec.convert(head.sections, tuple[tuple[str, Natural, Natural], ...])
-        for name, length, crc32 in described:
-            # Bytes of their own: Arrow wants aligned buffers.
+        described = msgspec.convert(
+            head.sections, tuple[tuple[str, Natural, Natural, Natural], ...]
+        )
+        for name, length, crc32, size in described:
             section, rest = bytes(rest[:length]), rest[length:]
             if len(section) != length or zlib.crc32(section) != crc32 or name in sections:
                 msg = f"section {name!r} of a log entry does not match its checksum"
+                raise CorruptShuffleError(msg)
+            if content_size(section) != size:
+                msg = f"section {name!r} of a log entry does not have {size} bytes decompressed"
                 raise CorruptShuffleError(msg)
             sections[name] = section
         if rest:

@@ -25,7 +25,7 @@ from arrow_format.arrays.buffers import (
 )
 from arrow_format.arrays.selection import take
 from arrow_format.errors import CorruptShuffleError
-from arrow_format.format.ipc import check_stream, join_streams
+from arrow_format.format.batch_frame import decode_batches, decode_table, encode_table
 from arrow_format.format.single_values import from_binaries
 from arrow_format.format.statistics import UNKNOWN, ColumnStatistics
 from arrow_format.model import (
@@ -84,84 +84,6 @@ SCHEMA = pa.schema(
 )
 
 _INTEGERS = [field.name for field in SCHEMA if field.type == pa.int64()]
-
-_MAX_BYTES, _MAX_RATIO = 64 << 20, 1000
-"""A table decompresses to no more than this, or than so many times its length."""
-
-
-_SMALL = 2048
-"""Bytes of a table whose decompression takes longer than reading what it saves."""
-_LARGE = 1 << 20
-"""Bytes of a table that several threads decode faster than one."""
-
-
-def encode_table(table: pa.Table) -> bytes:
-    """Encode a table as an Arrow IPC stream; with zstd buffers, if they are not small."""
-    sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(
-        compression="zstd" if table.nbytes > _SMALL else None, use_threads=table.nbytes > _LARGE
-    )
-    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
-        writer.write_table(table.combine_chunks())
-    return bytes(sink.getvalue().to_pybytes())
-
-
-def decode_table(data: bytes, schema: pa.Schema) -> pa.Table:
-    """Inverse of :func:`encode_table`; raises ValueError or an Arrow exception.
-
-    A table of another schema is refused, one with nulls, and one that would take more memory than
-    any honest one of its length.
-    """
-    check_stream(memoryview(data), max(_MAX_BYTES, _MAX_RATIO * len(data)))
-    return _read_table(data, schema)[0]
-
-
-def decode_tables(parts: Sequence[bytes], schema: pa.Schema) -> tuple[pa.Table, list[int]]:
-    """Decode many small tables as one; return it, and the rows of each.
-
-    The parts must come from processes that are trusted: what decompressing them takes is not
-    limited. Raises as :func:`decode_table`.
-    """
-    table, counts = _read_table(join_streams(parts), schema)
-    if len(counts) != len(parts):
-        msg = f"{len(counts)} batches in {len(parts)} tables"
-        raise ValueError(msg)
-    return table, counts
-
-
-def _read_table(data: bytes, schema: pa.Schema) -> tuple[pa.Table, list[int]]:
-    """Return the table of a stream, one chunk a column, and the rows of each of its batches."""
-    # Threads cost more than the few buffers of most tables.
-    options = pa.ipc.IpcReadOptions(use_threads=len(data) > _LARGE)
-    with pa.ipc.open_stream(pa.py_buffer(data), options=options) as reader:
-        if not reader.schema.equals(schema):
-            msg = f"a table of the columns {', '.join(reader.schema.names)}"
-            raise ValueError(msg)
-        batches = list(reader)
-    table = pa.Table.from_batches(batches, schema)
-    table.validate(full=True)
-    table = table.combine_chunks()
-    if any(
-        _has_nulls(chunk, field)
-        for field, column in zip(schema, table.columns, strict=True)
-        for chunk in column.chunks
-    ):
-        msg = "a table has nulls"
-        raise ValueError(msg)
-    return table, list(map(len, batches))
-
-
-def _has_nulls(array: pa.Array, field: pa.Field) -> bool:
-    """Whether there are nulls where a field, or one inside it, allows none."""
-    type_ = field.type
-    if array.null_count:
-        return not field.nullable
-    if pa.types.is_struct(type_):
-        return any(map(_has_nulls, array.flatten(), type_))
-    if pa.types.is_map(type_):
-        return _has_nulls(array.keys, type_.key_field) or _has_nulls(array.items, type_.item_field)
-    return bool(pa.types.is_list(type_)) and _has_nulls(array.flatten(), type_.value_field)
-
 
 _MANY = 4096
 """Map outputs whose check takes longer than its call."""
@@ -577,7 +499,7 @@ def decode_each(parts: Sequence[bytes]) -> MapOutputs:
 
     Raises as :func:`decode_outputs`. What holds for several together is not checked.
     """
-    table, counts = decode_tables(parts, SCHEMA)
+    table, counts = decode_batches(parts, SCHEMA)
     if max(counts) > 1:
         msg = f"{max(counts)} map outputs, where one is expected"
         raise ValueError(msg)

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from arrow_format.arrays.buffers import to_arrow, to_numpy
-from arrow_format.log.outputs import decode_table, decode_tables, encode_table
+from arrow_format.format.batch_frame import decode_batches, decode_table, encode_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -39,7 +39,7 @@ def decode_each_totals(parts: Sequence[bytes]) -> Iterator[Totals]:
 
     They are views of one table of all, of ``16 * num_subpartitions`` bytes each.
     """
-    table, counts = decode_tables(parts, _SCHEMA)
+    table, counts = decode_batches(parts, _SCHEMA)
     rows, sizes = _checked(table)
     start = 0
     for count in counts:

@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import zstandard
 
+from arrow_format.format.batch_frame import decode_table, encode_table
 from arrow_format.format.index_file import decode_index, encode_index, statistics_section
 from arrow_format.log.framing import from_frame, to_frame
-from arrow_format.log.outputs import SCHEMA, decode_table, encode_table
+from arrow_format.log.outputs import SCHEMA
 
 if TYPE_CHECKING:
     import random
@@ -67,9 +69,23 @@ def forged_frame(
     value.pop("sections", None)
     present: dict[str, bytes | None] = {name: bytes(part) for name, part in kept.items()}
     present |= sections or {}
-    return to_frame(
-        {**value, **changes}, {name: part for name, part in present.items() if part is not None}
-    )
+    kept_parts = {name: part for name, part in present.items() if part is not None}
+    return framed({**value, **changes}, kept_parts)
+
+
+def framed(value: Mapping[str, Any], sections: Mapping[str, bytes]) -> bytes:
+    """Return a file of the log whose sections may be no frames, behind checksums that fit."""
+    described = [[n, len(part), zlib.crc32(part), stated(part)] for n, part in sections.items()]
+    more = {"sections": described} if sections else {}
+    return to_frame({**more, **value}) + b"".join(sections.values())
+
+
+def stated(section: bytes) -> int:
+    """Return the bytes that a section states, or its length if it is no frame."""
+    try:
+        return int(zstandard.frame_content_size(section))
+    except zstandard.ZstdError:
+        return len(section)
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

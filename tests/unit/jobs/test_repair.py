@@ -4,6 +4,7 @@ import shutil
 from datetime import timedelta
 
 import pytest
+import zstandard
 
 from arrow_format import collect_garbage
 from arrow_format.errors import CorruptShuffleError, FormatVersionError, ShuffleNotFoundError
@@ -14,6 +15,7 @@ from arrow_format.log.names import base_path, checkpoint_path, entry_path
 from arrow_format.read.shuffle import open_shuffle
 from arrow_format.storage.open import open_storage
 from arrow_format.streaming.consumption import consume
+from tests.support.hostile import framed
 from tests.support.interrupted_storage import dies_after
 from tests.support.small_log import small_segments
 from tests.support.small_shuffles import files_below, numbered, values, write_tasks
@@ -223,7 +225,7 @@ def test_a_checkpoint_with_a_section_that_cannot_be_decoded_is_made_again(path, 
     value.pop("sections")
     assert section in sections
     file.unlink()
-    file.write_bytes(to_frame(value, {**sections, section: b"no table"}))
+    file.write_bytes(framed(value, {**sections, section: b"no table"}))
     report = repair_shuffle(path, dry_run=False)
     assert not report.given_up
     assert report.checkpoints == (str(file),)
@@ -242,7 +244,7 @@ def test_a_base_with_a_section_that_cannot_be_decoded_is_not_called_sound(tmp_pa
         value, sections = from_frame(file.read_bytes(), dict)
         value.pop("sections")
         file.unlink()
-        file.write_bytes(to_frame(value, {**sections, "jobs": b"no table"}))
+        file.write_bytes(framed(value, {**sections, "jobs": zstandard.compress(b"no table")}))
         assert values(tmp_path) == [11], "no reader of the newest version needs that section"
         before = files_below(tmp_path)
         with pytest.raises(CorruptShuffleError, match="no entry of the log can be read back"):

@@ -15,6 +15,7 @@ from msgspec import structs
 
 from arrow_format import collect_garbage
 from arrow_format.errors import CorruptShuffleError, FormatVersionError, ShuffleError
+from arrow_format.format.batch_frame import encode_table
 from arrow_format.log import commit_log
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.delta import Delta, made
@@ -38,7 +39,7 @@ from arrow_format.log.names import (
     expired_path,
     link_of,
 )
-from arrow_format.log.outputs import MapOutputs, encode_table
+from arrow_format.log.outputs import MapOutputs
 from arrow_format.log.reader import LogReader
 from arrow_format.log.state import LastCommit, LogState
 from arrow_format.log.totals import encode_totals
@@ -326,7 +327,6 @@ def jobs(**changes):
         ({"range": None}, {"jobs": jobs()}),
         ({"number": -1}, {}),
         ({"state": {"applications": {"a/b": {"version": 1, "number": 1}}}}, {}),
-        ({}, {"more": b""}),
         ({}, {"jobs": b""}),
         ({}, {"jobs": jobs(number=[4])}),
         ({}, {"jobs": jobs(number=[9])}),

@@ -8,9 +8,11 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
+import zstandard
 from msgspec import structs
 
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
+from arrow_format.format.batch_frame import encode_table
 from arrow_format.format.ipc import to_json
 from arrow_format.log.delta import Delta
 from arrow_format.log.entry import (
@@ -22,12 +24,12 @@ from arrow_format.log.entry import (
     encode_entry,
 )
 from arrow_format.log.framing import from_frame, to_frame
-from arrow_format.log.outputs import MapOutputs, encode_table
+from arrow_format.log.outputs import MapOutputs
 from arrow_format.log.state import LogState, VersionShape
 from arrow_format.log.totals import encode_totals
 from arrow_format.model import MapOutput, PartitionedFile, Position, Transaction
 from tests.support.guarantees import guarantee
-from tests.support.hostile import forged_frame
+from tests.support.hostile import forged_frame, framed
 
 FILE = PartitionedFile("map_outputs/job/00000-0-ab-0", 6, 2, 64, 100, 900, 2**32 - 1)
 SHAPE = VersionShape(
@@ -282,13 +284,33 @@ def test_map_outputs_without_totals_are_refused():
         check_entry(forged(sections={"totals": None}))
 
 
+def test_sections_of_other_names_are_checked_and_skipped_whole():
+    """A later release may put more into an entry, where readers can do without."""
+    more = zstandard.compress(b"a batch of 2030")
+    data = forged(sections={"zonemaps": more})
+    check_entry(data)
+    assert decode_entry(data) == ENTRY
+    assert decode_entry(data).map_outputs == ENTRY.map_outputs
+    at = data.index(more)
+    with pytest.raises(CorruptShuffleError, match="'zonemaps' of a log entry does not match"):
+        decode_entry(data[: at + 1] + b"x" + data[at + 2 :])
+
+
+@pytest.mark.parametrize("size", [0, 14, 16, 1 << 40])
+def test_a_section_of_another_content_size_is_refused(size):
+    more = zstandard.compress(b"a batch of 2030")
+    value, _ = from_frame(encode_entry(NO_ROWS), dict)
+    described = [["added", len(more), zlib.crc32(more), size]]
+    with pytest.raises(CorruptShuffleError, match=f"does not have {size} bytes decompressed"):
+        decode_entry(framed({**value, "sections": described}, {"added": more}))
+
+
 KEYS = pa.schema([pa.field("key", pa.string(), False)])
 
 
 @pytest.mark.parametrize(
     "sections",
     [
-        {"more": b"x"},
         {"added": b""},
         {"added": b"no Arrow stream"},
         {"totals": encode_table(pa.table({"key": ["job/0"]}, KEYS))},
@@ -306,11 +328,11 @@ def test_sections_of_another_form_are_refused(sections):
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ([["added", -1, 0]], "Expected `int` >= 0"),
-        ([["added", 5]], "not of this format"),
-        ([["added", 10**9, 0]], "does not match its checksum"),
-        ([["a", 0, 0], ["a", 0, 0]], "does not match its checksum"),
-        ([[5, 0, 0]], "not of this format"),
+        ([["added", -1, 0, 0]], "Expected `int` >= 0"),
+        ([["added", 5, 0]], "not of this format"),
+        ([["added", 10**9, 0, 0]], "does not match its checksum"),
+        ([["a", 0, 0, 0]], "not of this format .*determining content size"),
+        ([[5, 0, 0, 0]], "not of this format"),
         (None, "not of this format"),
     ],
 )
