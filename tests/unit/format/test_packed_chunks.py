@@ -17,6 +17,7 @@ from arrow_format.format.chunk_codec import FrameEncoder
 from arrow_format.format.packed_decoder import Unpacker
 from arrow_format.format.packed_encoder import PackedRows
 from arrow_format.format.packed_layout import NODE, num_nodes
+from integration.readers.packed_columns import unpack
 from tests.support.tables import tables
 
 
@@ -35,8 +36,13 @@ def unpacked(schema, columns, num_rows, wanted=None):
 
 def there_and_back(batch: pa.RecordBatch, start: int = 0, stop: int | None = None):
     stop = batch.num_rows if stop is None else stop
-    found = unpacked(batch.schema, PackedRows(batch).columns(start, stop), stop - start)
+    columns = PackedRows(batch).columns(start, stop)
+    found = unpacked(batch.schema, columns, stop - start)
     found.validate(full=True)
+    for column, array in zip(columns, found.columns, strict=True):
+        # A second implementation, which knows the page of the format alone.
+        other = unpack(memoryview(column), array.type, stop - start)
+        assert repr(other.to_pylist()) == repr(array.to_pylist())
     return found
 
 
@@ -304,6 +310,7 @@ def test_the_examples_of_the_format_are_read_and_written():
     for name, array in VECTORS.items():
         batch = pa.record_batch([array], names=["c"])
         assert unpacked(batch.schema, [found[name]], len(array)).equals(batch), name
+        assert unpack(memoryview(found[name]), array.type, len(array)).equals(array), name
         assert PackedRows(batch).columns(0, len(array)) == [found[name]], name
 
 
