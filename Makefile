@@ -24,6 +24,8 @@ CONCURRENTLY = echo "Two runs concurrently, each is shown when it ends."; \
 # The narrowest tests first: where they fail, others need not be looked at.
 IN_ORDER := tests/unit tests/compat tests/conformance tests/property tests/simulation
 PARALLEL := --numprocesses=auto --maxprocesses=4
+# Of these, `test` and `integration` try at night all of what they try in part on each change.
+NIGHT    := test integration older torture simulate explore load
 ON_STORES := integration/stores integration/test_store_faults.py
 # Servers of object stores that others make: a minor version of each, by which its stamp is named.
 AZURITE   := .cache/stores/azurite-3.37.stamp
@@ -39,7 +41,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo quick test test-lowest integration torture stores damage bench load crashes simulate explore mutants format lint typecheck \
+.PHONY: help setup demo quick test test-lowest integration nightly torture stores bench load simulate explore mutants format lint typecheck \
     check docs dist older sparks outcomes release clean python java integration-chosen integration-session integration-processes \
     store-servers store-servers-if-possible
 
@@ -89,18 +91,18 @@ outcomes: java $(STAMP) ## Record how the integration tests end on a version of 
 	-@$(MAKE) --no-print-directory integration ARGS="--outcomes docs/reference/spark-versions"
 	"$(PY)" -m tests.support.reference_pages
 
+nightly: export NIGHTLY := 1
+nightly: ## Run all there is, whole where `make test` takes a part: every case, fault, store, Spark (hours)
+	@$(MAKE) --no-print-directory --keep-going $(NIGHT)
+
 torture: java $(STAMP) ## Kill processes at random moments (ROUNDS=300 SEED=1; ROUND=7 repeats one)
 	"$(PY)" -m integration.torture $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED)) \
 	    $(if $(ROUND),--round $(ROUND)) $(TORTURE_ARGS)
 
 stores: java $(ARCHIVE) store-servers ## Run on every object store what takes long: all faults, kills, lives (ARGS="-k ...")
-	STORES=all CI=true INTEGRATION_MASTER=local[2,2] "$(PY)" -m pytest $(ON_STORES) \
+	NIGHTLY=1 CI=true INTEGRATION_MASTER=local[2,2] "$(PY)" -m pytest $(ON_STORES) \
 	    --stores docs/reference/object-stores.json $(ARGS); \
 	    status=$$?; "$(PY)" -m tests.support.reference_pages && exit $$status
-
-damage: $(STAMP) ## Damage and fuzz far more than `make test` does (TRIES=5000)
-	DAMAGE_TRIES=$(or $(TRIES),5000) FUZZ_EXAMPLES=$(or $(TRIES),5000) "$(PY)" -m pytest \
-	    tests/conformance/test_damage.py tests/property/test_hostile_files.py
 
 bench: java $(STAMP) ## Measure engine and connector (BENCH_ARGS are passed on)
 	"$(PY)" -m integration.bench $(BENCH_ARGS)
@@ -118,9 +120,6 @@ explore: java $(STAMP) ## Run the same tests with random examples and schedules 
 mutants: $(STAMP) ## Change the code at random and see what no test notices (MODULES="log/*.py" COUNT=50 SEED=1)
 	@"$(PY)" -m pip install --quiet "cosmic-ray>=8.7" "pytest-cov>=7"
 	"$(PY)" -m tests.mutants $(MODULES) $(if $(COUNT),--count $(COUNT)) $(if $(SEED),--seed $(SEED))
-
-crashes: $(STAMP) ## Every fault at every system call of every operation (a quarter of an hour)
-	CRASHES=all "$(PY)" -m pytest tests/conformance/test_crashes.py
 
 format: $(STAMP) ## Format the code, and mend what the linter can
 	"$(BIN)/ruff" check --fix .

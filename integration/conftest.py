@@ -23,6 +23,7 @@ from integration.programs.environments import make_environment
 from integration.programs.outcomes import Outcomes
 from integration.programs.store_outcomes import StoreOutcomes
 from tests.support.azure_server import azure
+from tests.support.exhaustive import IS_NIGHT, choose
 from tests.support.gcs_server import gs
 from tests.support.s3_server import s3
 from tests.support.seaweedfs_server import seaweedfs
@@ -39,8 +40,8 @@ __all__ = ["azure", "gs", "no_metadata", "s3", "seaweedfs"]
 # One failure is survived. Each try of the many tasks that are to fail takes a new Python worker.
 _SETTINGS = session_settings() | {"spark.task.maxFailures": "2"}
 
-collect_ignore = [] if os.environ.get("STORES") == "all" else ["stores"]
-"""What ``make stores`` runs takes too long for each change."""
+collect_ignore = [] if IS_NIGHT else ["stores"]
+"""What takes too long for each change."""
 
 _logs = pytest.StashKey[Path]()
 
@@ -64,8 +65,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs the session, and what does not."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what needs the session, and what does not; leave out what only a night tries."""
+    choose(config, items)
     mark_spark(items)
     for item in items:
         if "spark" not in getattr(item, "fixturenames", ()):

@@ -1,12 +1,10 @@
 """The model of ``tests/conformance/test_model.py`` in an object store, with faults at its changes.
 
-Few examples of few steps, since each of them makes some hundred requests; the environment variable
-ARROW_SHUFFLE_MODEL_EXAMPLES asks for more.
+Few examples of few steps, since each of them makes some hundred requests; more at night.
 """
 
 from __future__ import annotations
 
-import os
 import uuid
 from contextlib import contextmanager
 from datetime import timedelta
@@ -21,12 +19,13 @@ from arrow_format import ShuffleError, StorageError, collect_garbage, open_shuff
 from arrow_format.storage.object_store import Upload
 from arrow_format.storage.open import ObjectStorage, open_storage
 from tests.conformance.test_model import ShuffleMachine
+from tests.support.exhaustive import times
 from tests.support.system_calls import Death
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-EXAMPLES = int(os.environ.get("ARROW_SHUFFLE_MODEL_EXAMPLES", "6"))
+EXAMPLES = times(3, 30)
 
 
 class StoreChanges:

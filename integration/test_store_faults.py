@@ -1,12 +1,11 @@
 """Faults of stores at each kind of request: an append is there once, or it is not and says so.
 
 A proxy on the way to a server breaks one request of an append, a read or a collection. Here some
-faults on each store and all of them on one; ``make stores`` goes through all.
+faults on each store and all of them on one; a night goes through all.
 """
 
 from __future__ import annotations
 
-import os
 from datetime import timedelta
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ import pytest
 import arrow_format
 from arrow_format import MergePolicy, StorageError, UnsettledCommitError, WriteOptions
 from arrow_format.storage.put_probe import PROBE_DIRECTORY
+from tests.support.exhaustive import IS_NIGHT
 from tests.support.fault_proxy import FAULTS, REFUSALS, proxy_to
 from tests.support.guarantees import guarantee
 from tests.support.stores import STORES, retrying_for
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from tests.support.store_server import StoreServer
 
-ALL = os.environ.get("STORES") == "all"
 NONE = timedelta(0)
 ROWS = 10
 PART_ROWS = 600_000
@@ -56,7 +55,7 @@ def some(faults: tuple[str, ...]) -> list[Any]:
     return [
         pytest.param(store, point, fault, id=f"{store}-{point}-{fault}")
         for store, point, fault in product(STORES, PATTERNS, FAULTS)
-        if ALL or store == "gs" or fault in faults
+        if IS_NIGHT or store == "gs" or fault in faults
     ]
 
 
@@ -136,7 +135,7 @@ def test_a_request_that_is_broken_does_no_harm(request, store, point, fault):
 
 @guarantee("store faults")
 @pytest.mark.parametrize("fault", ["lost", "cut", "silent", *REFUSALS])
-@pytest.mark.parametrize("store", STORES if ALL else ["gs"])
+@pytest.mark.parametrize("store", STORES if IS_NIGHT else ["gs"])
 def test_a_commit_that_is_never_answered_says_what_is_known(request, store, fault):
     """A commit that is never answered, or always refused: an error that says what is known"""
     server = request.getfixturevalue(store)

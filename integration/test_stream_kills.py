@@ -1,6 +1,6 @@
 """Queries that are killed at any moment and started again: nothing is lost, nothing is there twice.
 
-STREAM_KILLS=20 kills more often, STREAM_SEED=7 at other moments.
+A night kills more often, STREAM_SEED=7 at other moments.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from arrow_format.storage.open import PosixStorage
 from integration.programs.cluster import ROOT, die_with_parent
 from integration.programs.processes import descendants, is_running, kill
 from integration.programs.stream_program import KEYS, expected, windows_in
+from tests.support.exhaustive import times
 from tests.support.guarantees import guarantee
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-KILLS = int(os.environ.get("STREAM_KILLS", "1"))
+KILLS = times(1, 10)
 SEED = int(os.environ.get("STREAM_SEED", "1"))
 PATIENCE_S = 180
 """For a child to start and to come on; on an idle machine ten seconds do."""

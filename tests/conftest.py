@@ -10,18 +10,17 @@ import pytest
 from hypothesis import settings
 
 from tests.support.azure_server import azure
+from tests.support.exhaustive import choose
 from tests.support.gcs_server import gs
 from tests.support.s3_server import s3
 from tests.support.small_log import small_log
-from tests.support.spark_session import pytest_collection_modifyitems, spark
+from tests.support.spark_session import mark_spark, spark
 from tests.support.store_server import no_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = [
-    "azure", "gs", "no_metadata", "pytest_collection_modifyitems", "s3", "small_log", "spark",
-]  # fmt: skip
+__all__ = ["azure", "gs", "no_metadata", "s3", "small_log", "spark"]
 
 # No deadlines: the first call into pyarrow is slow, and test machines are shared. The same examples
 # each time, so that a run means the same on every machine: `make explore` looks for others.
@@ -33,6 +32,13 @@ settings.register_profile(
     "explore", settings.get_profile("default"), max_examples=200, derandomize=False
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what needs a JVM; leave out what only a night tries."""
+    mark_spark(items)
+    choose(config, items)
 
 
 @pytest.fixture(autouse=True, scope="session")

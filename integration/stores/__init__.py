@@ -1,1 +1,1 @@
-"""What takes long on object stores: whole lives, many appends, kills. ``make stores`` runs it."""
+"""What takes long on object stores: whole lives, many appends, kills. A night runs it."""

@@ -7,7 +7,6 @@ container too: neither outlives a kill.
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import time
 from typing import TYPE_CHECKING
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
     from tests.support.store_server import StoreServer
 
-ROUNDS = int(os.environ.get("KILLS", "2"))
+ROUNDS = 5
 AWAY_S = 3.0
 
 WRITES = """

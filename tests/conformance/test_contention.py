@@ -1,10 +1,6 @@
-"""CONFORMANCE, group "Commit": several processes write, merge, read and collect one shuffle.
-
-``CONTENTION_TURNS`` says how often each of them does, 8 times when it is not set.
-"""
+"""CONFORMANCE, group "Commit": several processes write, merge, read and collect one shuffle."""
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -15,10 +11,11 @@ from arrow_format import collect_garbage, open_shuffle
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.storage.open import PosixStorage
 from tests.support.contending import ROWS
+from tests.support.exhaustive import times
 from tests.support.guarantees import guarantee
 
 ROOT = Path(__file__).parents[2]
-TURNS = int(os.environ.get("CONTENTION_TURNS", "8"))
+TURNS = times(5, 40)
 RETENTION = 0.5
 ROLES = ["append", "append", "overwrite", "merge", "read", "gc"]
 

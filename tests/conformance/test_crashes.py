@@ -7,7 +7,6 @@ whole; versions before stay; and what failed can be done again.
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 from dataclasses import dataclass, replace
@@ -36,6 +35,7 @@ from arrow_format.jobs.target import open_target
 from arrow_format.keys.partitioner import ColumnPartitioner
 from arrow_format.log.names import segment_path
 from arrow_format.model import Transaction
+from tests.support.exhaustive import IS_NIGHT, part
 from tests.support.guarantees import guarantee
 from tests.support.small_shuffles import files_below, numbered
 from tests.support.system_calls import FAULTS, SystemCalls
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 N = 3
 SYNCED = WriteOptions(sort_buffer_bytes=4_096, chunk_bytes=200, threads=2)
 EAGER = MergePolicy(rewrite="always")
-ALL = os.environ.get("CRASHES") == "all"
-"""``make crashes`` tries every call with every fault; otherwise each call meets one of them."""
+MOST = 4
+"""Calls that meet one fault of one operation; a night tries every call with every fault."""
 
 
 def rows(start: int, count: int = 90) -> list[pa.RecordBatch]:
@@ -256,9 +256,9 @@ def test_a_fault_at_any_system_call(tmp_path, prepared, number_of_calls, there, 
     operation = OPERATIONS[name]
     num_calls = number_of_calls(there, name)
     assert num_calls > 10
-    for number in range(num_calls):
-        if not ALL and number % len(FAULTS) != FAULTS.index(fault):
-            continue
+    # Others meet another fault.
+    first, step = (0, 1) if IS_NIGHT else (FAULTS.index(fault), len(FAULTS))
+    for number in part(range(first, num_calls, step), MOST):
         tried = Tried(tmp_path / str(number), prepared[there], operation)
         tried.calls.fail(number, fault)
         tried.run()
@@ -284,7 +284,7 @@ def test_what_was_committed_outlives_a_power_failure(tmp_path, prepared, there, 
 @pytest.mark.parametrize(("there", "name"), CASES)
 def test_a_power_failure_at_any_system_call(tmp_path, prepared, number_of_calls, there, name):
     operation = OPERATIONS[name]
-    for number in range(0, number_of_calls(there, name), 1 if ALL else 3):
+    for number in part(range(number_of_calls(there, name)), 2 * MOST):
         tried = Tried(tmp_path / str(number), prepared[there], operation)
         tried.calls.fail(number, "dies after")
         tried.run()
@@ -298,7 +298,7 @@ def test_a_power_failure_at_any_system_call(tmp_path, prepared, number_of_calls,
 @pytest.mark.parametrize("ended", ["silent", "expired", "aborted"])
 def test_a_power_failure_while_local_roots_are_removed(tmp_path, ended):
     """What comes back in a root must be known to somebody: its list, or an entry."""
-    for turn, number in enumerate(count(0, 1 if ALL else 2)):
+    for turn, number in enumerate(count(0, 1 if IS_NIGHT else 4)):
         path, disk = tmp_path / f"{number}" / "s", tmp_path / f"{number}" / "disk"
         begun = begin_job(
             str(path), rows(0)[0].schema, num_subpartitions=N, partitioner=ColumnPartitioner("p"),

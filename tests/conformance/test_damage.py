@@ -1,13 +1,12 @@
 """CONFORMANCE, group "Damage": a damaged file gives a typed error that says where, or its rows.
 
 Every byte of every file of small shuffles of many shapes is flipped, and every file is cut at every
-length; what a reader then sees must be what was written, or an error of ours. DAMAGE_TRIES=50000
-samples as many damages of larger shuffles beside, `make damage` does.
+length; what a reader then sees must be what was written, or an error of ours. A night
+samples thousands of damages of larger shuffles beside.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import zlib
@@ -44,6 +43,7 @@ from arrow_format.read.scheduler import ReadScheduler
 from arrow_format.read.subpartition_reader import SortMergeSubpartitionReader, files_of
 from arrow_format.storage.open import PosixStorage
 from arrow_format.storage.root_owner import MARKER_NAME
+from tests.support.exhaustive import IS_NIGHT, times
 from tests.support.guarantees import guarantee
 from tests.support.recording_storage import RecordingStorage
 from tests.support.small_shuffles import numbered, write_tasks
@@ -159,8 +159,7 @@ KINDS = {
     "checkpoint": "*.checkpoint",
     "marker": MARKER_NAME,
 }
-TRIES = int(os.environ.get("DAMAGE_TRIES", "0"))
-ALL = TRIES > 0
+TRIES = times(100, 50_000)
 
 TRIED: Counter[str] = Counter()
 """Damages tried by what was done, over all tests of this module that ran in this process."""
@@ -303,7 +302,7 @@ def seen(snapshot: Snapshot) -> tuple[object, ...]:
 def test_every_flip_and_every_truncation(sound, kind):
     """Of one file of each kind, for the readers of that kind; of some damages, all is read.
 
-    Every byte and every length of the files of the first shape, and with DAMAGE_TRIES of all; of
+    Every byte and every length of the files of the first shape, and at night of all; of
     the index tests/unit/format/test_index_file.py flips every byte without.
     """
     files = [file for file in sound.files(kind) if kind == "marker" or sound.live(file)]
@@ -314,7 +313,7 @@ def test_every_flip_and_every_truncation(sound, kind):
     read = reader_of(sound, kind)
     expected = read()
     is_plain = sound.path.parent.name.startswith("plain")
-    most = len(original) if ALL or (is_plain and kind != "index") else 120
+    most = len(original) if IS_NIGHT or (is_plain and kind != "index") else 40
     every = range(0, len(original), max(1, len(original) // most))
     some = range(0, len(original), 1 + len(original) // 4)
     # What no reader of rows needs: magic, padding, a footer; white space in a marker.
@@ -348,7 +347,7 @@ def test_verify_notices_every_flip_of_the_data(sound):
     original = file.read_bytes()
     shuffle = open_shuffle(sound.path)
     try:
-        for i in range(0, len(original), 1 if ALL else 1 + len(original) // 60):
+        for i in range(0, len(original), 1 if IS_NIGHT else 1 + len(original) // 60):
             file.write_bytes(original[:i] + bytes([original[i] ^ 0x10]) + original[i + 1 :])
             (problem,) = shuffle.verify(raise_on_damage=False).problems
             assert file.name in str(problem)
@@ -568,9 +567,8 @@ def test_a_newer_entry_is_told_from_a_damaged_one(tmp_path):
 
 
 def test_samples_of_larger_shuffles(tmp_path):
-    """A few here; DAMAGE_TRIES says how many of flips, cuts, zeroed and moved blocks."""
-    tries = TRIES or 100
-    rng = random.Random(tries)
+    """Flips, cuts, zeroed and moved blocks; far more at night."""
+    rng = random.Random(TRIES)
     for codec in ("zstd", "none"):
         path = tmp_path / codec / "s"
         more = options(codec, chunk_bytes=2048, sort_buffer_bytes=1 << 18)
@@ -582,7 +580,7 @@ def test_samples_of_larger_shuffles(tmp_path):
         write_tasks(path, tasks, 64, options=more)
         sound = Sound.at(path)
         files = [file for kind in ("data", "index", "entry") for file in sound.files(kind)]
-        for _ in range(tries // 2):
+        for _ in range(TRIES // 2):
             file = rng.choice(files)
             original = file.read_bytes()
             what, damaged = sampled(rng, original)
@@ -625,4 +623,4 @@ def test_tens_of_thousands_were_tried(request):
     with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
         shown = ", ".join(f"{count:,} {what}" for what, count in sorted(TRIED.items()))
         print(f"\ndamages tried: {TRIED.total():,} ({shown}); silent differences: 0")
-    assert TRIED.total() > 20_000
+    assert TRIED.total() > times(10_000, 100_000)

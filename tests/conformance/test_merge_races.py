@@ -28,6 +28,7 @@ from arrow_format import (
 from arrow_format.jobs import replacement
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.storage.open import PosixStorage
+from tests.support.exhaustive import exhaustive
 from tests.support.guarantees import guarantee
 from tests.support.merges import (
     ALWAYS,
@@ -186,6 +187,7 @@ print(calls)
 """
 
 
+@exhaustive("by", least=6)
 @pytest.mark.parametrize(
     ("by", "die_at"),
     [
@@ -239,6 +241,7 @@ def test_there_is_nothing_to_merge(tmp_path):
         merge_shuffle(tmp_path, options={"sync": False})
 
 
+@exhaustive()
 @CODECS
 @pytest.mark.parametrize("n", [1, 40, 5_000])
 def test_memory_is_that_of_a_map_task(path, codec, n):

@@ -5,6 +5,7 @@ import pyarrow as pa
 import pytest
 
 from arrow_format import BroadcastPartitioner, WriteOptions, write_shuffle
+from tests.support.exhaustive import exhaustive
 from tests.support.guarantees import guarantee
 from tests.support.memory import figures_of
 
@@ -90,6 +91,7 @@ def peak(*arguments):
 
 
 @guarantee("reading memory")
+@exhaustive()
 @pytest.mark.parametrize("n", [1, 50])
 @pytest.mark.parametrize("how", ["inner", "full"])
 def test_memory_of_a_join_of_narrow_rows_with_distinct_keys(written, n, how):
@@ -169,6 +171,7 @@ with ThreadPoolExecutor(int(number)) as executor:
 
 
 @guarantee("reading memory")
+@exhaustive()
 @pytest.mark.parametrize("workers", [1, 2, 4])
 @pytest.mark.parametrize("what", ["join", "repeated", "into"])
 def test_memory_of_threads_in_one_process(written, what, workers):
@@ -211,6 +214,7 @@ def with_texts(seed, num_rows):
 
 
 @guarantee("reading memory")
+@exhaustive()
 @pytest.mark.parametrize(("workers", "mebibytes"), [(2, 96), (8, 128), (16, 256)])
 @pytest.mark.parametrize("functions", [["max"], ["min", "max", "first"], ["collect_list"]])
 def test_memory_of_an_aggregation_of_texts_by_many_threads(written, workers, mebibytes, functions):

@@ -13,6 +13,7 @@ from hypothesis.stateful import precondition, rule
 from arrow_format import open_shuffle_changes
 from arrow_format.errors import ShuffleNotFoundError, ShuffleOverwrittenError
 from tests.property.test_log_machine import LogMachine
+from tests.support.exhaustive import times
 from tests.support.guarantees import guarantee
 
 
@@ -83,4 +84,6 @@ class ChangesMachine(LogMachine):
 
 
 TestChangesMachine = ChangesMachine.TestCase
-TestChangesMachine.settings = settings(max_examples=15, stateful_step_count=12, deadline=None)
+TestChangesMachine.settings = settings(
+    max_examples=times(6, 60), stateful_step_count=12, deadline=None
+)

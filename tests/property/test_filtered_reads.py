@@ -24,6 +24,7 @@ from arrow_format import (
     write_shuffle,
 )
 from arrow_format.filters.filter import bind_filter
+from tests.support.exhaustive import times
 from tests.support.filter_model import SCHEMA, conditions, rows_of, table_of, truth
 from tests.support.guarantees import guarantee
 
@@ -109,7 +110,7 @@ def written(history):
 
 
 @guarantee("filters")
-@settings(max_examples=40)
+@settings(max_examples=times(15, 200))
 @given(histories(), conditions, some_columns, st.data())
 def test_a_filtered_read_is_the_whole_read_filtered(history, condition, columns, data):
     with written(history) as shuffle:

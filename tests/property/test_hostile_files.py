@@ -1,8 +1,7 @@
 """Files that somebody made to hurt: every checksum fits, and what it covers is anything at all.
 
 Readers give an error of ours or rows, at once, and never ask for more memory than a chunk may have
-or a file has: each try runs with 256 MiB to spare. FUZZ_EXAMPLES=5000 tries more; `make damage`
-does.
+or a file has: each try runs with 256 MiB to spare. A night tries far more.
 """
 
 from __future__ import annotations

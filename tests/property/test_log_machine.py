@@ -30,6 +30,7 @@ from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.target import open_target
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.storage.open import PosixStorage
+from tests.support.exhaustive import times
 from tests.support.guarantees import guarantee
 from tests.support.interrupted_storage import dies_after
 from tests.support.small_log import small_segments
@@ -164,4 +165,4 @@ class LogMachine(RuleBasedStateMachine):
 
 
 TestLogMachine = LogMachine.TestCase
-TestLogMachine.settings = settings(max_examples=10, stateful_step_count=12, deadline=None)
+TestLogMachine.settings = settings(max_examples=times(5, 50), stateful_step_count=12, deadline=None)

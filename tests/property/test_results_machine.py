@@ -51,6 +51,7 @@ from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.pending import pending_outputs
 from arrow_format.storage.open import PosixStorage
 from tests.support.consumers import ConsumerRegistry
+from tests.support.exhaustive import times
 from tests.support.guarantees import guarantee
 from tests.support.interrupted_storage import dies_after, instead_of_first_entry
 from tests.support.small_log import LOG_SIZES, log_of_sizes
@@ -318,4 +319,6 @@ class ResultsMachine(RuleBasedStateMachine):
 
 
 TestResultsMachine = ResultsMachine.TestCase
-TestResultsMachine.settings = settings(max_examples=20, stateful_step_count=15, deadline=None)
+TestResultsMachine.settings = settings(
+    max_examples=times(8, 100), stateful_step_count=15, deadline=None
+)

@@ -25,6 +25,7 @@ from arrow_format import (
     open_shuffle,
 )
 from connector.source.stream_reader import ShuffleStreamReader
+from tests.support.exhaustive import times
 from tests.support.guarantees import guarantee
 from tests.support.logs import put
 from tests.support.small_log import LOG_SIZES, log_of_sizes
@@ -174,4 +175,6 @@ class StreamsMachine(RuleBasedStateMachine):
 
 
 TestStreamsMachine = StreamsMachine.TestCase
-TestStreamsMachine.settings = settings(max_examples=25, stateful_step_count=15, deadline=None)
+TestStreamsMachine.settings = settings(
+    max_examples=times(8, 100), stateful_step_count=15, deadline=None
+)

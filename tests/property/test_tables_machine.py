@@ -36,6 +36,7 @@ from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.target import open_target
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.storage.open import open_storage
+from tests.support.exhaustive import times
 from tests.support.guarantees import guarantee
 from tests.support.interrupted_storage import CHANGES, dies_after
 from tests.support.small_shuffles import FAST, begin, numbered, run, write_tasks
@@ -212,7 +213,9 @@ class TableMachine(RuleBasedStateMachine):
 
 
 TestTableMachine = TableMachine.TestCase
-TestTableMachine.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
+TestTableMachine.settings = settings(
+    max_examples=times(8, 60), stateful_step_count=25, deadline=None
+)
 
 
 def test_a_table_that_is_written_and_undone_many_times(tmp_path):

@@ -10,16 +10,17 @@ import pytest
 from tests.simulation.campaign import explored, walked
 from tests.simulation.conftest import SCHEDULES
 from tests.simulation.scenarios import GROUPS, SCENARIOS
+from tests.support.exhaustive import times
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from tests.simulation.explorer import Found
 
-WHOLE_STATES, MOST_STATES = 200, 280
+WHOLE_STATES, MOST_STATES = times(60, 200), times(90, 280)
 """Per scenario, with any number of preemptions, and in all; `make simulate` goes on."""
 
-LEAST_SCHEDULES = 50_000
+LEAST_SCHEDULES = times(15_000, 50_000)
 """In all scenarios of one kind of storage."""
 
 
@@ -51,7 +52,7 @@ class Interleavings:
         """
         found = explored(scenario, most_states=MOST_STATES, whole_states=WHOLE_STATES)
         if not found.ends and not found.wrong:  # its actors do more than that
-            found = walked(scenario, most=SCENARIOS[scenario].walks)
+            found = walked(scenario, most=_few(SCENARIOS[scenario].walks))
         record_property(SCHEDULES, found.schedules)
         _check(scenario, found)
         assert found.schedules or not found.is_whole
@@ -61,7 +62,7 @@ class Interleavings:
         self, group: str, record_property: Callable[[str, object], None]
     ) -> None:
         """Run some schedules of a group of five and more actors."""
-        found = walked(group, most=GROUPS[group].walks)
+        found = walked(group, most=_few(GROUPS[group].walks))
         record_property(SCHEDULES, found.schedules)
         _check(group, found)
 
@@ -71,6 +72,11 @@ class Interleavings:
             pytest.skip("only a part of the scenarios was run")
         counted = (min(count, LEAST_SCHEDULES // 10) for count in self.simulated.values())
         assert sum(counted) > LEAST_SCHEDULES
+
+
+def _few(walks: int) -> int:
+    """Return how many of these schedules are run now."""
+    return times(-(-walks // 4), walks)
 
 
 def _check(name: str, found: Found) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import resource
 import struct
 import zlib
@@ -20,13 +19,14 @@ from arrow_format.format.batch_frame import decode_table, encode_table
 from arrow_format.format.index_file import decode_index, encode_index, statistics_section
 from arrow_format.log.framing import from_frame, to_frame
 from arrow_format.log.outputs import SCHEMA
+from tests.support.exhaustive import times
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Iterator, Mapping
 
-EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "40"))
-"""How many of each kind are tried; `make damage` asks for far more."""
+EXAMPLES = times(20, 2_000)
+"""How many of each kind are tried."""
 
 HURTS: list[Any] = [
     0, 1, -1, 2, 7, 255, 1 << 16, (1 << 31) - 1, 1 << 31, 1 << 32, (1 << 62) + 1, (1 << 63) - 1,

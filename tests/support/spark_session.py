@@ -81,12 +81,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         yield session
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """See :func:`mark_spark`."""
-    mark_spark(items)
-
-
 def mark_spark(items: list[pytest.Item]) -> None:
     """Mark whatever uses the fixture, so that ``-m 'not spark'`` needs no Java."""
     for item in items:

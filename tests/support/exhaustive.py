@@ -1,0 +1,127 @@
+"""What is tried on each change, and what every night: one switch, ``NIGHTLY=1``.
+
+On each change, a part of what is exhaustive is tried: the same part each time, in which each value
+of each parameter occurs. A night tries all of it (``make nightly``). A test says
+how, by one of these:
+
+- ``@exhaustive("codec", "threads")`` keeps of its cases the fewest that have each value of these
+  parameters, those of fixtures too; without names, of all parameters;
+- :func:`part` of what it loops over, :func:`times` of what it repeats;
+- ``@nightly`` where a test without this mark has one case of the same behaviour.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from typing import TYPE_CHECKING, TypeVar
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Case = TypeVar("Case")
+
+IS_NIGHT = os.environ.get("NIGHTLY", "") not in ("", "0")
+"""Whether all of it is tried."""
+
+nightly = pytest.mark.nightly
+"""Mark a test that only a night tries."""
+
+_chosen = pytest.StashKey[bool]()
+
+
+def exhaustive(*parameters: str, least: int = 1) -> pytest.MarkDecorator:
+    """Mark a test of many cases, of which a change tries a part.
+
+    Parameters
+    ----------
+    parameters
+        Names of the parameters of which each value occurs in that part; none: all.
+    least
+        How many cases the part has at least.
+    """
+    return pytest.mark.exhaustive(parameters, least)
+
+
+def part(cases: Sequence[Case], most: int) -> Sequence[Case]:
+    """Return at most so many of some cases, spread from the first to the last; at night all."""
+    if IS_NIGHT or len(cases) <= most:
+        return cases
+    return [cases[number * (len(cases) - 1) // max(most - 1, 1)] for number in range(most)]
+
+
+def times(on_change: int, at_night: int) -> int:
+    """Return how often something is tried now."""
+    return at_night if IS_NIGHT else on_change
+
+
+def covering(
+    cases: Sequence[dict[str, str]], parameters: Sequence[str] = (), least: int = 1
+) -> list[int]:
+    """Choose few cases in which each value of some parameters occurs.
+
+    Parameters
+    ----------
+    cases
+        Value by parameter.
+    parameters
+        Those whose values must occur; none: all.
+    least
+        How many are chosen at least, where there are as many.
+
+    Returns
+    -------
+    list
+        Positions in ``cases``, ascending. Of several that would do, those are taken that have new
+        values of other parameters too, and that are spread.
+    """
+    left = sorted(range(len(cases)), key=_halving)
+    needed = {
+        pair for case in cases for pair in case.items() if not parameters or pair[0] in parameters
+    }
+    unseen = {pair for case in cases for pair in case.items()}
+    chosen: list[int] = []
+    while left and (needed & unseen or len(chosen) < least):
+        best = max(
+            left,
+            key=lambda one: (
+                len(needed & unseen & cases[one].items()),
+                len(unseen & cases[one].items()),
+            ),
+        )
+        left.remove(best)
+        chosen.append(best)
+        unseen -= cases[best].items()
+    return sorted(chosen)
+
+
+def _halving(number: int) -> int:
+    """Reverse the bits, so that numbers in order of it are spread, however many are taken."""
+    return int(f"{number:032b}"[::-1], 2)
+
+
+def choose(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect what only a night tries; once, however many directories ask for it."""
+    if IS_NIGHT or config.stash.get(_chosen, False):
+        return
+    config.stash[_chosen] = True
+    left_out = {item for item in items if item.get_closest_marker("nightly")}
+    several: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("exhaustive"):
+            several[item.nodeid.partition("[")[0]].append(item)
+    for cases in several.values():
+        mark = cases[0].get_closest_marker("exhaustive")
+        assert mark is not None
+        chosen = covering([_values(item) for item in cases], *mark.args)
+        left_out |= {*cases} - {cases[number] for number in chosen}
+    if left_out:
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
+
+
+def _values(item: pytest.Item) -> dict[str, str]:
+    callspec = getattr(item, "callspec", None)
+    return {} if callspec is None else {name: repr(v) for name, v in callspec.params.items()}

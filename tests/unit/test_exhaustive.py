@@ -1,0 +1,84 @@
+"""What a change tries of a matrix: few cases, in which each value occurs."""
+
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support import exhaustive
+from tests.support.exhaustive import covering, part, times
+
+pytest_plugins = ["pytester"]
+
+CASES = st.lists(st.fixed_dictionaries({name: st.sampled_from("abc") for name in "pqr"}))
+
+
+@pytest.fixture
+def by_day(monkeypatch):
+    monkeypatch.setattr(exhaustive, "IS_NIGHT", False)
+
+
+@given(CASES, st.lists(st.sampled_from("pqr"), unique=True), st.integers(0, 9))
+def test_each_value_occurs_and_few_cases_do(cases, parameters, least):
+    chosen = covering(cases, parameters, least)
+    assert chosen == sorted(set(chosen))
+    assert len(chosen) >= min(least, len(cases))
+    values = [{(name, case[name]) for name in parameters or "pqr"} for case in cases]
+    assert set().union(*(values[one] for one in chosen)) == set().union(*values)
+    assert len(chosen) <= max(least, len(set().union(*values)))
+
+
+def test_other_parameters_vary_with_those_that_matter():
+    matrix = [{"codec": codec, "n": str(n)} for codec, n in product(["zstd", "none"], range(8))]
+    one, other = (matrix[number] for number in covering(matrix, ["codec"]))
+    assert one["codec"] != other["codec"]
+    assert one["n"] != other["n"]
+    assert {matrix[number]["n"] for number in covering(matrix)} == {*map(str, range(8))}
+
+
+@pytest.mark.parametrize(
+    ("most", "chosen"), [(1, [0]), (2, [0, 9]), (4, [0, 3, 6, 9]), (10, [*range(10)])]
+)
+def test_a_part_is_spread_from_the_first_to_the_last(by_day, most, chosen):
+    assert [*part(range(10), most)] == chosen
+    assert times(most, 99) == most
+
+
+def test_a_night_leaves_nothing_out(monkeypatch):
+    monkeypatch.setattr(exhaustive, "IS_NIGHT", True)
+    assert [*part(range(10), 2)] == [*range(10)]
+    assert times(1, 99) == 99
+
+
+TESTS = """
+import pytest
+from tests.support.exhaustive import exhaustive, nightly
+
+@exhaustive("codec")
+@pytest.mark.parametrize("n", range(4))
+@pytest.mark.parametrize("codec", ["zstd", "none"])
+def test_some(codec, n): ...
+
+@nightly
+def test_whole(): ...
+
+class TestGroup:
+    @exhaustive()
+    def test_alone(self): ...
+"""
+
+
+@pytest.mark.parametrize(("is_night", "passed", "left_out"), [(False, 3, 7), (True, 10, 0)])
+def test_the_rest_is_deselected_once(pytester, monkeypatch, is_night, passed, left_out):
+    monkeypatch.setattr(exhaustive, "IS_NIGHT", is_night)
+    pytester.makeini("[pytest]\nmarkers = [\n exhaustive\n nightly\n")
+    pytester.makeconftest(
+        "from tests.support.exhaustive import choose\n"
+        "def pytest_collection_modifyitems(config, items):\n"
+        "    choose(config, items)\n"
+        "    choose(config, items)\n"
+    )
+    pytester.makepyfile(TESTS)
+    result = pytester.runpytest_inprocess("-p", "no:randomly")
+    result.assert_outcomes(passed=passed, deselected=left_out)
