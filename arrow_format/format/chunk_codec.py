@@ -17,10 +17,10 @@ import zstandard
 
 from arrow_format.arrays.batches import copied
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
-from arrow_format.format.column_frames import FrameTable, frame_header, group_columns
+from arrow_format.format.chunk_table import ChunkFrames, Encoding
+from arrow_format.format.column_frames import group_columns
 from arrow_format.format.ipc import LayoutCheck, is_compressed
 from arrow_format.format.packed_decoder import Unpacker
-from arrow_format.model import Encoding
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -34,9 +34,13 @@ class EncodedChunk:
     """One chunk as it will be stored."""
 
     payload: pa.Buffer | bytes
-    raw_length: int
-    """Bytes before compression."""
-    encoding: Encoding
+    frames: ChunkFrames
+
+
+def message_frames(num_columns: int, length: int, crc32: int) -> ChunkFrames:
+    """Return what is said of a chunk that is an Arrow IPC message, of a schema of some columns."""
+    nought = [0] * num_columns
+    return ChunkFrames(Encoding.IPC, nought, nought, [length], [crc32])
 
 
 class FrameEncoder:
@@ -65,31 +69,35 @@ class FrameEncoder:
         """Return the bytes of a frame of some content."""
         return len(self._compressor.compress(content))
 
-    def encode(self, chunks: Iterable[tuple[Sequence[bytes], int]]) -> list[EncodedChunk]:
-        """Compress the packed columns of several chunks, each with its number of rows.
+    def encode(self, chunks: Iterable[Sequence[bytes]]) -> list[EncodedChunk]:
+        """Compress the packed columns of several chunks.
 
         All frames in one call: every call hands Python's lock over to another thread and waits for
         it again, which for frames of some kilobytes takes as long as compressing them.
         """
         described = []
         contents: list[bytes | bytearray | memoryview[int]] = []
-        for columns, num_rows in chunks:
+        for columns in chunks:
             raw_lengths = [len(column) for column in columns]
             groups = group_columns(raw_lengths)
             contents += [b"".join([columns[i] for i in group]) for group in groups]
-            described.append((num_rows, groups, raw_lengths))
+            described.append((groups, raw_lengths))
         compressed = iter(self._compressor.multi_compress_to_buffer(contents) if contents else ())
         encoded = []
-        for num_rows, groups, raw_lengths in described:
-            frames = [memoryview(frame) for frame in islice(compressed, len(groups))]  # type: ignore[arg-type]
-            header = frame_header(num_rows, groups, raw_lengths, [len(frame) for frame in frames])
-            payload = b"".join([header, *frames])
-            encoded.append(EncodedChunk(payload, sum(raw_lengths), Encoding.FRAMES))
+        for groups, raw_lengths in described:
+            stored = [memoryview(frame) for frame in islice(compressed, len(groups))]  # type: ignore[arg-type]
+            frame_of = [0] * len(raw_lengths)
+            for number, group in enumerate(groups):
+                for column in group:
+                    frame_of[column] = number
+            lengths, sums = [len(frame) for frame in stored], [zlib.crc32(f) for f in stored]
+            frames = ChunkFrames(Encoding.FRAMES, frame_of, raw_lengths, lengths, sums)
+            encoded.append(EncodedChunk(b"".join(stored), frames))
         return encoded
 
 
 class OpenChunk(ABC):
-    """A chunk that was verified, whose columns are decoded when they are asked for.
+    """A chunk whose columns are verified and decoded when they are asked for.
 
     Arrays may be views of the stored bytes, or of each other's frames.
     """
@@ -105,7 +113,8 @@ class OpenChunk(ABC):
         Raises
         ------
         CorruptShuffleError
-            The columns are not of the shuffle's schema.
+            The CRC of a frame that has them differs from the index, or they are not of the
+            shuffle's schema.
         """
 
     def batch(self) -> pa.RecordBatch:
@@ -114,10 +123,10 @@ class OpenChunk(ABC):
 
 
 class ChunkDecoder:
-    """Decodes stored chunks of a data schema; the CRC of every chunk is checked over all of it.
+    """Decodes stored chunks of a data schema, and checks the CRC of what it decodes.
 
     ``columns`` are the positions of those to return, in order; all when None. A batch of no columns
-    still has its number of rows.
+    still has its number of rows. Frames that have none of the columns are not looked at.
     """
 
     added_row_bytes = 0
@@ -132,48 +141,66 @@ class ChunkDecoder:
         self.unpacker = Unpacker(schema)
         self.layout = LayoutCheck(schema)
 
-    def open_chunk(
-        self, stored: pa.Buffer, *, encoding: int, raw_length: int, crc32: int, num_rows: int
-    ) -> OpenChunk:
-        """Verify a chunk, and return it with no column decoded.
+    def open_chunk(self, stored: pa.Buffer, frames: ChunkFrames, num_rows: int) -> OpenChunk:
+        """Return a chunk, by what the index says of it, with no column decoded.
 
         Raises
         ------
         CorruptShuffleError
-            The CRC, raw length, message or number of rows differs from the index.
+            The CRC, the form or the number of rows of a message differs from the index.
         FormatVersionError
             This version does not know the encoding.
         """
-        if zlib.crc32(stored) != crc32:
-            msg = f"CRC-32 of {stored.size} bytes is not the {crc32:#010x} of the index"
-            raise CorruptShuffleError(msg)
-        if encoding not in (Encoding.IPC, Encoding.FRAMES):
-            msg = f"chunk encoding {encoding} is not known; read it with a newer arrow-shuffle"
+        if frames.encoding not in (Encoding.IPC, Encoding.FRAMES):
+            msg = (
+                f"chunk encoding {frames.encoding} is not known; read it with a newer arrow-shuffle"
+            )
             raise FormatVersionError(msg)
+        if frames.encoding == Encoding.FRAMES:
+            return _Frames(stored, self, frames, num_rows)
+        check_frame(stored, frames, 0, self.stored.names)
         try:
-            if encoding == Encoding.IPC:
-                return _Message(stored, self, num_rows)
-            return _Frames(stored, self, num_rows, raw_length)
+            return _Message(stored, self, num_rows)
         except _DAMAGE as error:
             raise _not_of_this_schema(error) from error
 
-    def decode(
-        self, stored: pa.Buffer, *, encoding: int, raw_length: int, crc32: int, num_rows: int
-    ) -> pa.RecordBatch:
+    def decode(self, stored: pa.Buffer, frames: ChunkFrames, num_rows: int) -> pa.RecordBatch:
         """Verify and decode one chunk; an uncompressed one may be a view of ``stored``.
 
-        Raises as :meth:`open_chunk`, and CorruptShuffleError for columns of another schema.
+        Raises as :meth:`open_chunk` and :meth:`OpenChunk.columns`.
         """
-        chunk = self.open_chunk(
-            stored, encoding=encoding, raw_length=raw_length, crc32=crc32, num_rows=num_rows
-        )
-        batch = chunk.batch()
-        is_view = encoding == Encoding.IPC and not self.is_whole
+        batch = self.open_chunk(stored, frames, num_rows).batch()
+        is_view = frames.encoding == Encoding.IPC and not self.is_whole
         if is_view and 2 * batch.nbytes < stored.size:
             # A few small columns must not pin the whole chunk: readers hold rows of many chunks,
             # and count the columns' bytes. Next to the CRC of all columns the copy costs little.
             return copied(batch)
         return batch
+
+
+def check_frame(
+    stored: pa.Buffer | memoryview, frames: ChunkFrames, frame: int, names: Sequence[str]
+) -> None:
+    """Raise CorruptShuffleError where the bytes of a frame are not those that were written.
+
+    ``names`` are those of all columns, of which the message has those of the frame.
+    """
+    length, crc32 = frames.length[frame], frames.crc32[frame]
+    if len(stored) == length and zlib.crc32(stored) == crc32:
+        return
+    columns = [names[i] for i in frames.columns_of(frame)]
+    shown = ", ".join(columns[:_NAMES_SHOWN])
+    if len(columns) > _NAMES_SHOWN:
+        shown += f" and {len(columns) - _NAMES_SHOWN} more"
+    msg = (
+        f"frame {frame}, of the columns {shown}: CRC-32 of {len(stored)} bytes is not the "
+        f"{crc32:#010x} of {length} bytes in the index"
+    )
+    raise CorruptShuffleError(msg)
+
+
+_NAMES_SHOWN = 8
+"""Columns that a message names."""
 
 
 def batch_of(columns: Sequence[pa.Array], schema: pa.Schema, num_rows: int) -> pa.RecordBatch:
@@ -217,30 +244,30 @@ class _Frames(OpenChunk):
     """Frames of packed columns."""
 
     def __init__(
-        self, stored: pa.Buffer, decoder: ChunkDecoder, num_rows: int, raw_length: int
+        self, stored: pa.Buffer, decoder: ChunkDecoder, frames: ChunkFrames, num_rows: int
     ) -> None:
-        num_columns = len(decoder.stored)
-        self._table = FrameTable(stored, num_columns, num_rows=num_rows, raw_length=raw_length)
         self._stored = stored
-        self._columns = decoder.columns
-        self._unpacker = decoder.unpacker
-        self._raw_length = raw_length
+        self._frames = frames
+        self._decoder = decoder
         self.schema = decoder.schema
         self.num_rows = num_rows
 
     def columns(self, positions: Sequence[int]) -> list[pa.Array]:
         if not positions:
             return []
-        extents, num_bytes, sections = self._table.select([self._columns[i] for i in positions])
+        decoder, frames = self._decoder, self._frames
+        wanted, num_bytes, sections = frames.select([decoder.columns[i] for i in positions])
+        edges, stored = frames.edges, memoryview(self._stored)
+        views = [stored[edges[frame] : edges[frame + 1]] for frame in wanted]
+        for frame, view in zip(wanted, views, strict=True):
+            check_frame(view, frames, frame, decoder.stored.names)
         try:
-            if len(extents) == 1:
-                start, stop = extents[0]
-                frames = self._stored.slice(start, stop - start)
-            else:
-                stored = memoryview(self._stored)
-                frames = b"".join([stored[start:stop] for start, stop in extents])
             # One call for all frames; it is an error when they have other than ``num_bytes``.
-            content = _ZSTD.decompress(frames, num_bytes)
-            return self._unpacker.unpack(content, sections, self.num_rows, self._raw_length)
+            if wanted[-1] - wanted[0] + 1 == len(wanted):
+                together = self._stored.slice(edges[wanted[0]], sum(map(len, views)))
+            else:
+                together = b"".join(views)
+            content = _ZSTD.decompress(together, num_bytes)
+            return decoder.unpacker.unpack(content, sections, self.num_rows, frames.raw_length)
         except _DAMAGE as error:
             raise _not_of_this_schema(error) from error

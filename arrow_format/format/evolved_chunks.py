@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from arrow_format.format.chunk_table import ChunkFrames
+
 
 class EvolvedChunkDecoder(ChunkDecoder):
     """Decodes chunks of an earlier schema as rows of a later one; see :class:`ChunkDecoder`."""
@@ -29,14 +31,9 @@ class EvolvedChunkDecoder(ChunkDecoder):
         self.schema = self._fit.schema
         self.added_row_bytes = self._fit.added_row_bytes
 
-    def open_chunk(
-        self, stored: pa.Buffer, *, encoding: int, raw_length: int, crc32: int, num_rows: int
-    ) -> OpenChunk:
-        """Verify a chunk; its columns will be those of the later schema."""
-        chunk = super().open_chunk(
-            stored, encoding=encoding, raw_length=raw_length, crc32=crc32, num_rows=num_rows
-        )
-        return _EvolvedChunk(chunk, self._fit)
+    def open_chunk(self, stored: pa.Buffer, frames: ChunkFrames, num_rows: int) -> OpenChunk:
+        """Return a chunk; its columns will be those of the later schema."""
+        return _EvolvedChunk(super().open_chunk(stored, frames, num_rows), self._fit)
 
 
 class _EvolvedChunk(OpenChunk):

@@ -19,16 +19,10 @@ import pyarrow as pa
 
 from arrow_format.arrays.buffers import text_offsets, to_arrow, to_numpy, validity
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
+from arrow_format.format.chunk_table import ChunkTable, Encoding
 from arrow_format.format.ipc import check_stream, from_json, to_json
-from arrow_format.model import (
-    ChunkTable,
-    Encoding,
-    PartitionedFileMetadata,
-    PrefixSums,
-    Region,
-    RegionKind,
-    check_format_version,
-)
+from arrow_format.format.regions import PrefixSums, Region, RegionKind
+from arrow_format.model import MAX_INTEGER, PartitionedFileMetadata, check_format_version
 from arrow_format.options import MAX_CHUNK_BYTES, MAX_CHUNK_ROWS
 
 if TYPE_CHECKING:
@@ -50,11 +44,14 @@ MOST_ZSTD_RATIO = 1 << 15
 _CHUNK_TYPES = {
     "first_row": pa.int64(),
     "offset": pa.int64(),
-    "length": pa.int64(),
-    "raw_length": pa.int64(),
     "encoding": pa.uint8(),
-    "crc32": pa.uint32(),
+    "num_frames": pa.int32(),
+    "column_frame": pa.int32(),
+    "column_raw_length": pa.int64(),
+    "frame_length": pa.int64(),
+    "frame_crc32": pa.uint32(),
 }
+"""Of the arrays of a :class:`ChunkTable`, those of two dimensions row by row."""
 
 _COUNT_TYPES = (pa.uint8(), pa.uint16(), pa.uint32())
 
@@ -71,7 +68,7 @@ INDEX_SCHEMAS = {
             pa.field("first_subpartition", pa.int32(), nullable=False),
             _list_field("rank_gaps", gap_type, nullable=True),
             _list_field("rank_rows", row_type),
-            *(_list_field(f"chunk_{name}", dtype) for name, dtype in _CHUNK_TYPES.items()),
+            *(_list_field(name, dtype) for name, dtype in _CHUNK_TYPES.items()),
         ]
     )
     for gap_type, row_type in product(_COUNT_TYPES, repeat=2)
@@ -101,7 +98,7 @@ def encode_index(
         to_arrow(np.array([region.first_subpartition for region in regions], np.int32)),
         gaps,
         rows,
-        *(_lists([getattr(region.chunks, name) for region in regions]) for name in _CHUNK_TYPES),
+        *(_lists([getattr(r.chunks, name).ravel() for r in regions]) for name in _CHUNK_TYPES),
     ]
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema.with_metadata({_KEY: header})) as writer:
@@ -189,7 +186,7 @@ def decode_index(file: bytes) -> tuple[PartitionedFileMetadata, tuple[Region, ..
         fits = len(batches) == 1 and any(map(reader.schema.equals, INDEX_SCHEMAS.values()))
         if fits:
             batches[0].validate(full=True)
-            regions = _regions(batches[0])
+            regions = _regions(batches[0], len(metadata.data_schema))
     except (
         pa.ArrowException, OSError, KeyError, TypeError, ValueError, RecursionError,
     ) as error:  # fmt: skip
@@ -203,7 +200,7 @@ def decode_index(file: bytes) -> tuple[PartitionedFileMetadata, tuple[Region, ..
     return metadata, regions
 
 
-def _regions(batch: pa.RecordBatch) -> tuple[Region, ...]:
+def _regions(batch: pa.RecordBatch, num_columns: int) -> tuple[Region, ...]:
     columns = batch.columns
     for field, column in zip(batch.schema, columns, strict=True):
         if column.null_count and not field.nullable:  # which Arrow does not check
@@ -225,12 +222,40 @@ def _regions(batch: pa.RecordBatch) -> tuple[Region, ...]:
             first,
             None if rank_gaps is None else PrefixSums(rank_gaps),
             PrefixSums(rank_rows),
-            ChunkTable(*table),
+            _chunk_table(dict(zip(_CHUNK_TYPES, table, strict=True)), num_columns),
         )
         for kind, num_rows, first, rank_gaps, rank_rows, *table in zip(
             map(RegionKind, kinds), *numbers, gaps, rows, *chunks, strict=True
         )
     )
+
+
+def _chunk_table(arrays: dict[str, NDArray[Any]], num_columns: int) -> ChunkTable:
+    """Return the table of chunks of a schema of some columns.
+
+    Raises ValueError where their frames do not have all columns, or not these alone.
+    """
+    num_chunks, num_frames = len(arrays["offset"]), arrays["num_frames"]
+    for name in ("column_frame", "column_raw_length"):
+        arrays[name] = arrays[name].reshape(num_chunks, num_columns)
+    frame, raw, length = arrays["column_frame"], arrays["column_raw_length"], arrays["frame_length"]
+    if (
+        num_frames.min(initial=1) < 1
+        or int(num_frames.sum(dtype=np.int64)) != len(length)
+        or len(length) != len(arrays["frame_crc32"])
+        or np.any((frame < 0) | (frame >= num_frames[:, None]))
+        or length.min(initial=1) < 1
+        or raw.min(initial=0) < 0
+        # So that no sum overflows.
+        or max(int(length.max(initial=0)), int(raw.max(initial=0))) > MAX_INTEGER >> 20
+    ):
+        msg = "the frames of chunks contradict each other"
+        raise ValueError(msg)
+    table = ChunkTable(**arrays)
+    if not np.bincount((frame + table.first_frame[:-1, None]).ravel(), minlength=len(length)).all():
+        msg = "a frame holds no column"
+        raise ValueError(msg)
+    return table
 
 
 def _views(column: pa.ListArray) -> list[Any]:
@@ -249,7 +274,7 @@ def _check_regions(metadata: PartitionedFileMetadata, regions: Sequence[Region])
     n = metadata.num_subpartitions
     for number, region in enumerate(regions):
         chunks = region.chunks
-        lengths = {len(getattr(chunks, name)) for name in _CHUNK_TYPES}
+        lengths = {len(values) for values in (chunks.first_row, chunks.offset, chunks.encoding)}
         sound = (
             n >= 1
             and 0 <= region.first_subpartition < n
@@ -261,9 +286,9 @@ def _check_regions(metadata: PartitionedFileMetadata, regions: Sequence[Region])
             and bool((chunks.first_row[1:] > chunks.first_row[:-1]).all())
             and chunks.first_row[-1] < region.num_rows
             and _wraps_between_chunks(region, n)
-            and bool(((chunks.offset % 8 == 0) & (chunks.length > 0)).all())
-            # Compared separately first, so that no sum can overflow.
-            and max(chunks.offset.max(), chunks.length.max()) <= metadata.data_bytes
+            and bool((chunks.offset % 8 == 0).all())
+            # Compared first, so that no sum can overflow.
+            and chunks.offset.max() <= metadata.data_bytes
             and int(chunks.offset[0]) >= end
             and bool((chunks.offset[1:] >= chunks.offset[:-1] + chunks.length[:-1]).all())
         )

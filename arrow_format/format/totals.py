@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from arrow_format.model import Region, RegionKind
+from arrow_format.format.regions import Region, RegionKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

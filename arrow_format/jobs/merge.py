@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from arrow_format.arrays.buffers import to_numpy
 from arrow_format.errors import OptionError
+from arrow_format.format.regions import RegionKind
 from arrow_format.jobs.append import codec_of
 from arrow_format.jobs.merge_work import MapOutputMerges, SubpartitionMerge
 from arrow_format.jobs.replacement import Replacement, expiry_is_conflict, replace_outputs
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.conflicts import check_expected, check_version_number
-from arrow_format.model import RegionKind
 from arrow_format.options import (
     MERGE_BY,
     MIN_MEMORY_BYTES,

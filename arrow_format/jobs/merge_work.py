@@ -14,12 +14,13 @@ import pyarrow as pa
 
 from arrow_format.arrays.buffers import to_numpy
 from arrow_format.errors import CorruptShuffleError
+from arrow_format.format.regions import RegionKind
 from arrow_format.format.totals import subpartition_totals
 from arrow_format.jobs.job import run_map_task
 from arrow_format.jobs.map_outputs import complete_outputs, in_task_order
 from arrow_format.jobs.replacement import Replacement
 from arrow_format.log.totals import sum_totals
-from arrow_format.model import MapOutput, MapStatus, RegionKind
+from arrow_format.model import MapOutput, MapStatus
 from arrow_format.options import WriteOptions
 from arrow_format.read.index_cache import IndexCache
 from arrow_format.storage.local_dirs import ReadRoots, WriteRoots, first_root

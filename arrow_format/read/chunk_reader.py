@@ -6,6 +6,7 @@ import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,9 @@ from arrow_format.arrays.batches import Rows, copied
 from arrow_format.arrays.buffers import to_arrow
 from arrow_format.arrays.selection import take
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
-from arrow_format.format.chunk_codec import EncodedChunk, batch_of
-from arrow_format.model import Encoding, RegionKind
+from arrow_format.format.chunk_codec import EncodedChunk, batch_of, check_frame
+from arrow_format.format.chunk_table import Encoding
+from arrow_format.format.regions import RegionKind
 from arrow_format.read.buffer_pool import ReadBufferPool
 from arrow_format.read.plan import ChunkRead, plan_chunks
 from arrow_format.read.scheduler import ADVICE, ReadScheduler
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
     from arrow_format.filters.row_filter import RowFilter
     from arrow_format.format.chunk_codec import ChunkDecoder, OpenChunk
+    from arrow_format.format.chunk_table import ChunkFrames
     from arrow_format.model import Int32Array, Int64Array
     from arrow_format.read.partitioned_file import PartitionedFileReader, UnfinishedFile
 
@@ -86,20 +89,17 @@ class ChunkReader:
 
     def stored(self, first_region: int, end_region: int) -> Iterator[EncodedChunk]:
         """Yield all chunks of adjacent regions as they are stored, in file order."""
+        names = self.index.metadata.data_schema.names
         for chunk, stored in self._fetch(self.plan(first_region, end_region)):
-            table = self.index.regions[chunk.region].chunks
-            encoding = int(table.encoding[chunk.chunk])
-            if encoding == Encoding.IPC:
+            frames = self._frames(chunk)
+            if frames.encoding == Encoding.FRAMES:
+                with self.located(chunk):
+                    for number, (start, stop) in enumerate(pairwise(frames.edges)):
+                        check_frame(memoryview(stored)[start:stop], frames, number, names)
+            else:
                 # Arrow parses the message to copy it into an Arrow file, and trusts its contents.
                 self.decode(chunk, stored)
-            elif zlib.crc32(stored) != int(table.crc32[chunk.chunk]):
-                msg = f"{self.where(chunk)}: its CRC-32 is not that of the index. {ADVICE}"
-                raise CorruptShuffleError(msg)
-            if encoding not in [*Encoding]:
-                msg = f"{self.where(chunk)}: encoding {encoding} is not known; use a newer version"
-                raise FormatVersionError(msg)
-            raw_length = int(table.raw_length[chunk.chunk])
-            yield EncodedChunk(stored, raw_length, Encoding(encoding))
+            yield EncodedChunk(stored, frames)
 
     def decoded(self, plan: Iterable[ChunkRead]) -> Iterator[tuple[ChunkRead, pa.RecordBatch]]:
         """Yield the chunks of a plan in its order, each as one record batch of all its rows."""
@@ -109,15 +109,15 @@ class ChunkReader:
     def decode(self, chunk: ChunkRead, stored: pa.Buffer) -> pa.RecordBatch:
         """Return all rows of a chunk from its stored bytes."""
         with self.located(chunk):
-            return self._decoder.decode(stored, **self._stated(chunk))
+            return self._decoder.decode(stored, self._frames(chunk), self._num_rows(chunk))
 
     def open_chunk(self, chunk: ChunkRead, stored: pa.Buffer) -> OpenChunk:
-        """Verify a chunk, and return it with no column decoded.
+        """Return a chunk with no column decoded.
 
         Its positions are those of the decoder's schema. Decode columns within :meth:`located`.
         """
         with self.located(chunk):
-            return self._decoder.open_chunk(stored, **self._stated(chunk))
+            return self._decoder.open_chunk(stored, self._frames(chunk), self._num_rows(chunk))
 
     @contextmanager
     def located(self, chunk: ChunkRead) -> Iterator[None]:
@@ -128,17 +128,12 @@ class ChunkReader:
             msg = f"{self.where(chunk)}: {error}. {ADVICE}"
             raise type(error)(msg) from error
 
-    def _stated(self, chunk: ChunkRead) -> dict[str, int]:
-        """Return what the index says of a chunk, as arguments of its decoder."""
-        region = self.index.regions[chunk.region]
-        table = region.chunks
-        start, stop = region.chunk_rows(chunk.chunk)
-        return {
-            "encoding": int(table.encoding[chunk.chunk]),
-            "raw_length": int(table.raw_length[chunk.chunk]),
-            "crc32": int(table.crc32[chunk.chunk]),
-            "num_rows": stop - start,
-        }
+    def _frames(self, chunk: ChunkRead) -> ChunkFrames:
+        return self.index.regions[chunk.region].chunks.frames(chunk.chunk)
+
+    def _num_rows(self, chunk: ChunkRead) -> int:
+        start, stop = self.index.regions[chunk.region].chunk_rows(chunk.chunk)
+        return stop - start
 
     def raw_bytes(self, chunk: ChunkRead) -> int:
         """Estimate the bytes in Arrow of all rows of a chunk."""

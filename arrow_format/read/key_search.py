@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from arrow_format.format.evolved_chunks import ChunkDecoders
-from arrow_format.model import RegionKind
+from arrow_format.format.regions import RegionKind
 from arrow_format.read.buffer_pool import ReadBufferPool
 from arrow_format.read.chunk_reader import READ_AHEAD_BYTES, ChunkReader
 from arrow_format.read.plan import ChunkRead
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from arrow_format.format.regions import Region
     from arrow_format.keys.key_set import KeySet
-    from arrow_format.model import Int32Array, Region
+    from arrow_format.model import Int32Array
     from arrow_format.read.partitioned_file import PartitionedFileReader
 
 

@@ -13,23 +13,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
+from arrow_format.format.chunk_table import Encoding
 from arrow_format.format.index_file import decode_index, statistics_section
+from arrow_format.format.regions import Region, RegionKind
 from arrow_format.format.statistics import ColumnStatistics
 from arrow_format.format.statistics_section import decode_section
-from arrow_format.model import (
-    Encoding,
-    PartitionedFile,
-    PartitionedFileMetadata,
-    Region,
-    RegionKind,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     import pyarrow as pa
 
-    from arrow_format.model import Int64Array
+    from arrow_format.model import Int64Array, PartitionedFile, PartitionedFileMetadata
     from arrow_format.options import Codec
     from arrow_format.storage.open import Storage
 

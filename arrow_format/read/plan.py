@@ -20,7 +20,8 @@ from arrow_format.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from arrow_format.model import Int64Array, Region
+    from arrow_format.format.regions import Region
+    from arrow_format.model import Int64Array
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,7 @@ class SortMergeSubpartitionReader:
     first, end
         Range of subpartitions, within the shuffle's.
     columns
-        Columns to deliver, in that order; all when None. Every chunk is verified whole either way.
+        Columns to deliver, in that order; all when None. The frames of others are not verified.
     regions
         Read these regions only, numbered through the version in reading order; all when None.
     selection

@@ -17,8 +17,9 @@ import pyarrow as pa
 from arrow_format.arrays.buffers import to_arrow
 from arrow_format.arrays.gather import gathered
 from arrow_format.format.chunk_codec import ChunkDecoder
+from arrow_format.format.regions import RegionKind
 from arrow_format.keys.partitioner import HashPartitioner
-from arrow_format.model import PartitionedFileMetadata, RegionKind
+from arrow_format.model import PartitionedFileMetadata
 from arrow_format.options import WriteOptions
 from arrow_format.read.chunk_reader import READ_AHEAD_BYTES, ChunkReader
 from arrow_format.read.partitioned_file import PartitionedFileReader

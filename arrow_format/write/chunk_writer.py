@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-from arrow_format.format.chunk_codec import EncodedChunk, FrameEncoder
+from arrow_format.format.chunk_codec import EncodedChunk, FrameEncoder, message_frames
 from arrow_format.format.ipc import keep_batches
 from arrow_format.format.packed_encoder import PackedRows
 from arrow_format.format.packed_layout import num_nodes
-from arrow_format.model import Encoding
 from arrow_format.options import MAX_CHUNK_BYTES
 
 if TYPE_CHECKING:
@@ -193,7 +192,8 @@ class _IpcFileChunks:
         self._sink.begin_chunk(offset)
         self._writer.write_batch(chunk)
         length = self._sink.position - offset
-        return first_row, offset, length, length, Encoding.IPC, self._sink.end_chunk()
+        frames = message_frames(len(self._schema), length, self._sink.end_chunk())
+        return first_row, offset, frames
 
     def write_stored(self, chunk: EncodedChunk, first_row: int) -> ChunkRow:
         # An IPC message (encoding 0). Reading it copies no column.
@@ -227,17 +227,15 @@ class _ZstdChunks:
         return rows, max(rows.num_bytes, batch.nbytes // MAX_EXPANSION)
 
     def encode(self, rows: PackedRows, extents: Sequence[tuple[int, int]]) -> list[EncodedChunk]:
-        return self._encoder.encode(
-            (rows.columns(start, stop), stop - start) for start, stop in extents
-        )
+        return self._encoder.encode(rows.columns(start, stop) for start, stop in extents)
 
     def write(self, chunk: EncodedChunk, first_row: int) -> ChunkRow:
         offset = self._sink.position
         self._sink.begin_chunk(offset)
         length = self._sink.write(chunk.payload)
-        crc32 = self._sink.end_chunk()
+        self._sink.end_chunk()
         self._sink.write(bytes(-length % 8))
-        return first_row, offset, length, chunk.raw_length, chunk.encoding, crc32
+        return first_row, offset, chunk.frames
 
     write_stored = write
 

@@ -16,14 +16,9 @@ import numpy as np
 
 from arrow_format.errors import CorruptShuffleError, StorageError
 from arrow_format.format.chunk_codec import ChunkDecoder
+from arrow_format.format.regions import RegionKind
 from arrow_format.format.totals import subpartition_totals
-from arrow_format.model import (
-    MapOutput,
-    MapStatus,
-    PartitionedFile,
-    PartitionedFileMetadata,
-    RegionKind,
-)
+from arrow_format.model import MapOutput, MapStatus, PartitionedFile, PartitionedFileMetadata
 from arrow_format.read.chunk_reader import ChunkReader
 from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.local_dirs import WriteRoots, first_root

@@ -25,9 +25,9 @@ from arrow_format.errors import CorruptShuffleError, OptionError, SchemaError, S
 from arrow_format.format.chunk_codec import ChunkDecoder
 from arrow_format.format.evolved_chunks import ChunkDecoders
 from arrow_format.format.ipc import byte_schema
+from arrow_format.format.regions import RegionKind
 from arrow_format.format.totals import subpartition_totals
 from arrow_format.keys.spark_order import key_codes
-from arrow_format.model import RegionKind
 from arrow_format.read.chunk_reader import ChunkReader
 from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.open import ObjectNotFoundError
@@ -418,9 +418,10 @@ def _are_copies(merged: PartitionedFileReader, inputs: Sequence[PartitionedFileR
     """Whether all chunks are byte copies of those of the inputs."""
     regions = [region.chunks for index in inputs for region in index.regions]
     return len(regions) == len(merged.regions) and all(
-        np.array_equal(getattr(region.chunks, name), getattr(chunks, name))
+        np.array_equal(values, getattr(chunks, name))
         for region, chunks in zip(merged.regions, regions, strict=True)
-        for name in ("first_row", "length", "raw_length", "encoding", "crc32")
+        for name, values in region.chunks.arrays().items()
+        if name != "offset"
     )
 
 

@@ -18,19 +18,15 @@ import pyarrow as pa
 
 from arrow_format.arrays.buffers import text_array, to_arrow
 from arrow_format.errors import ClosedError, ShuffleError, StorageError
+from arrow_format.format.chunk_table import ChunkTable
 from arrow_format.format.index_file import encode_index
+from arrow_format.format.regions import Region, RegionKind
 from arrow_format.format.single_values import to_binaries
 from arrow_format.format.statistics import UNKNOWN, ColumnStatistics
 from arrow_format.format.statistics_section import encode_section
 from arrow_format.format.totals import subpartition_range
 from arrow_format.keys.column_statistics import combined, statistics_of_rows, with_short_bounds
-from arrow_format.model import (
-    FILE_STATISTICS,
-    PartitionedFile,
-    PartitionedFileMetadata,
-    Region,
-    RegionKind,
-)
+from arrow_format.model import FILE_STATISTICS, PartitionedFile, PartitionedFileMetadata
 from arrow_format.options import MAX_CHUNK_BYTES, MAX_CHUNK_ROWS, WriteOptions
 from arrow_format.read.partitioned_file import UnfinishedFile, broadcast_rows, chunk_rows
 from arrow_format.write.chunk_writer import GatheringSink, closing_bytes, open_chunk_writer
@@ -41,7 +37,7 @@ from arrow_format.write.clustering import (
     in_runs,
     region_chunk_bytes,
 )
-from arrow_format.write.region_builder import RegionBuilder, chunk_table
+from arrow_format.write.region_builder import RegionBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -260,7 +256,7 @@ class PartitionedFileWriter:
             for first_row, chunk in zip(starts, chunks, strict=True)
         ]
         self._raw_bytes += raw_bytes
-        self._add_region(replace(region, chunks=chunk_table(written)), statistics)
+        self._add_region(replace(region, chunks=ChunkTable.of(written)), statistics)
 
     def _check_open(self) -> None:
         if self._closed or self._rolled_back:

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from arrow_format.errors import ShuffleError
-from arrow_format.model import ChunkTable, PrefixSums, Region, RegionKind
+from arrow_format.format.chunk_table import ChunkFrames, ChunkTable
+from arrow_format.format.regions import PrefixSums, Region, RegionKind
 
 if TYPE_CHECKING:
     from arrow_format.model import Int32Array
     from arrow_format.write.clustering import Clustering
 
-ChunkRow = tuple[int, int, int, int, int, int]
-"""A row of a :class:`ChunkTable`."""
+ChunkRow = tuple[int, int, ChunkFrames]
+"""First row, offset and frames of a chunk."""
 
 MAX_REGION_ROWS = (1 << 31) - 1
 """Row offsets of a region are 32-bit."""
@@ -90,7 +91,7 @@ class RegionBuilder:
             self._first_subpartition,
             ranks,
             np.diff(ends),
-            chunk_table(self._chunks),
+            ChunkTable.of(self._chunks),
             self._num_subpartitions,
         )
 
@@ -115,16 +116,3 @@ def region_of(
     else:
         gaps = PrefixSums.of(np.diff(ranks, prepend=-1))
     return Region(kind, num_rows, first_subpartition, gaps, PrefixSums.of(rank_rows), chunks)
-
-
-def chunk_table(rows: list[ChunkRow]) -> ChunkTable:
-    """Return the table of a region's chunks, of which there is at least one."""
-    first_row, offset, length, raw_length, encoding, crc32 = zip(*rows, strict=True)
-    return ChunkTable(
-        np.array(first_row, np.int64),
-        np.array(offset, np.int64),
-        np.array(length, np.int64),
-        np.array(raw_length, np.int64),
-        np.array(encoding, np.uint8),
-        np.array(crc32, np.uint32),
-    )

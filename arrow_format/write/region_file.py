@@ -13,7 +13,7 @@ from arrow_format.arrays.row_sizes import most_items
 from arrow_format.arrays.selection import joined
 from arrow_format.errors import StorageError
 from arrow_format.format.chunk_codec import ChunkDecoder
-from arrow_format.model import RegionKind
+from arrow_format.format.regions import RegionKind
 from arrow_format.read.chunk_reader import ChunkReader
 from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.open import ObjectNotFoundError

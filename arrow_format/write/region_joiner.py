@@ -25,8 +25,9 @@ from arrow_format.write.sort_buffer import SortBuffer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from arrow_format.format.regions import Region
     from arrow_format.format.statistics import ColumnStatistics
-    from arrow_format.model import Int32Array, PartitionedFileMetadata, Region
+    from arrow_format.model import Int32Array, PartitionedFileMetadata
     from arrow_format.read.partitioned_file import PartitionedFileReader, UnfinishedFile
     from arrow_format.write.rewrite_plan import RegionRun, RegionSlice
 

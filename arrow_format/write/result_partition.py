@@ -15,7 +15,8 @@ from arrow_format.arrays.buffers import to_arrow
 from arrow_format.arrays.selection import keep
 from arrow_format.concurrency import Workers, available_cores
 from arrow_format.errors import ClosedError, OptionError
-from arrow_format.model import BROADCAST, RegionKind
+from arrow_format.format.regions import RegionKind
+from arrow_format.model import BROADCAST
 from arrow_format.write.combining_buffer import CombiningBuffer
 from arrow_format.write.counters import MapCounters
 from arrow_format.write.map_output import MapOutputWriter

@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from arrow_format.format.regions import RegionKind
 from arrow_format.format.totals import subpartition_arrow_bytes
-from arrow_format.model import RegionKind
 from arrow_format.read.plan import group_adjacent
 from arrow_format.write.region_builder import MAX_REGION_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from arrow_format.model import Int64Array, Region
+    from arrow_format.format.regions import Region
+    from arrow_format.model import Int64Array
 
 MIN_FAN_IN = 8
 """Regions that are joined into one however small the memory budget."""

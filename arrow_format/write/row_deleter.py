@@ -21,8 +21,8 @@ from arrow_format.arrays.selection import joined, keep
 from arrow_format.errors import CorruptShuffleError, StorageError
 from arrow_format.format.chunk_codec import ChunkDecoder
 from arrow_format.format.evolved_chunks import ChunkDecoders
+from arrow_format.format.regions import RegionKind
 from arrow_format.format.totals import subpartition_totals
-from arrow_format.model import RegionKind
 from arrow_format.read.chunk_reader import ChunkReader
 from arrow_format.read.key_search import search, subpartitions_in
 from arrow_format.read.partitioned_file import PartitionedFileReader

@@ -11,6 +11,8 @@ import pytest
 
 from arrow_format import DeletionReceipt, open_shuffle, relocate_shuffle
 from arrow_format.errors import CorruptShuffleError, ResultReleasedError, ShuffleNotFoundError
+from arrow_format.format.chunk_table import Encoding
+from arrow_format.format.regions import RegionKind
 from arrow_format.format.statistics import UNKNOWN
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.consumers import ConsumerRegistry
@@ -20,7 +22,7 @@ from arrow_format.log.pending import pending_outputs
 from arrow_format.log.result import Released, ResultDescription
 from arrow_format.log.state import LastCommit, PendingNumbers
 from arrow_format.log.transactions import find_transaction
-from arrow_format.model import Encoding, RegionKind, Transaction
+from arrow_format.model import Transaction
 from arrow_format.options import ResultPartitionType
 from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.open import PosixStorage

@@ -20,7 +20,8 @@ from arrow_format import (
     open_shuffle,
     write_shuffle,
 )
-from arrow_format.model import BROADCAST, RegionKind
+from arrow_format.format.regions import RegionKind
+from arrow_format.model import BROADCAST
 from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.open import PosixStorage
 from tests.support.guarantees import guarantee

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from arrow_format import ColumnPartitioner, WriteOptions, open_shuffle, write_shuffle
 from arrow_format.format.chunk_codec import ChunkDecoder
-from arrow_format.model import Encoding
+from arrow_format.format.chunk_table import Encoding
 from arrow_format.options import MAX_CHUNK_BYTES
 from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.open import PosixStorage
@@ -116,10 +116,8 @@ def test_chunks_decode_alone_and_in_any_order(tmp_path, codec):
         start = int(chunks.offset[i])
         found[i] = decoder.decode(
             pa.py_buffer(stored[start : start + int(chunks.length[i])]),
-            encoding=int(chunks.encoding[i]),
-            raw_length=int(chunks.raw_length[i]),
-            crc32=int(chunks.crc32[i]),
-            num_rows=edges[i + 1] - edges[i],
+            chunks.frames(i),
+            edges[i + 1] - edges[i],
         )
     rows = pa.Table.from_batches([found[i] for i in sorted(found)])
     expected = table.take(np.argsort(p, kind="stable"))

@@ -9,7 +9,7 @@ import pytest
 
 from arrow_format.errors import ClosedError, CorruptShuffleError, ShuffleError
 from arrow_format.format.chunk_codec import ChunkDecoder
-from arrow_format.model import RegionKind
+from arrow_format.format.regions import RegionKind
 from arrow_format.options import WriteOptions
 from arrow_format.read.chunk_reader import ChunkReader
 from arrow_format.read.partitioned_file import PartitionedFileReader
@@ -86,7 +86,7 @@ def test_a_range_is_one_extent_or_two(storage, first_subpartition, kind):
     _, writer = write_file(storage, [(ids, first_subpartition)], 10)
     (region,) = writer.regions
     if kind == "broadcast":
-        from arrow_format.model import PrefixSums, Region
+        from arrow_format.format.regions import PrefixSums, Region
 
         none = PrefixSums(np.empty(0, np.uint8))
         region = Region(RegionKind.BROADCAST, 55, 0, None, none, region.chunks)
@@ -251,24 +251,24 @@ def test_the_index_alone_suffices_to_read_the_data(storage, options):
     assert described["data_bytes"] == len(data)
     schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(described["data_schema"])))
     rows = []
+    width, at = len(schema), schema.get_field_index("v")
     for region in table.to_pylist():
-        for offset, length, encoding in zip(
-            region["chunk_offset"], region["chunk_length"], region["chunk_encoding"], strict=True
+        # Few rows, so that all columns are in one frame.
+        assert set(region["num_frames"]) == {1}
+        assert set(region["column_frame"]) == {0}
+        edges = [*region["first_row"], region["num_rows"]]
+        for chunk, (offset, length) in enumerate(
+            zip(region["offset"], region["frame_length"], strict=True)
         ):
             stored = data[offset : offset + length]
-            if encoding == 0:
+            if region["encoding"][chunk] == 0:
                 rows += pa.ipc.read_record_batch(pa.py_buffer(stored), schema)["v"].to_pylist()
                 continue
-            # Few rows, so that all columns are in one frame; a node has width and base.
-            num_rows, num_frames = struct.unpack_from("<2I", stored)
-            width = len(schema)
-            header = struct.unpack_from(f"<{2 * width + 1}I", stored, 8)
-            assert (num_frames, header[:width]) == (1, (0,) * width)
-            content = zstandard.decompress(stored[12 + 8 * width :])
-            first = sum(header[width : width + schema.get_field_index("v")])
-            column = content[first : first + header[width + schema.get_field_index("v")]]
-            width, base = struct.unpack_from("<xB6xq", column)
-            numbers = [column[16 + width * i : 16 + width * (i + 1)] for i in range(num_rows)]
+            raw = region["column_raw_length"][width * chunk : width * (chunk + 1)]
+            column = zstandard.decompress(stored)[sum(raw[:at]) : sum(raw[: at + 1])]
+            size, base = struct.unpack_from("<xB6xq", column)  # a node has width and base
+            num_rows = edges[chunk + 1] - edges[chunk]
+            numbers = [column[16 + size * i : 16 + size * (i + 1)] for i in range(num_rows)]
             rows += [base + int.from_bytes(number, "little") for number in numbers]
     assert sorted(rows) == list(range(1_000))
 

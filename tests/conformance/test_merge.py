@@ -10,10 +10,10 @@ from arrow_format import (
     merge_shuffle,
     open_shuffle,
 )
+from arrow_format.format.regions import RegionKind
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.delta import made
 from arrow_format.log.outputs import key_of
-from arrow_format.model import RegionKind
 from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.open import PosixStorage
 from arrow_format.write.rewrite_plan import MIN_FAN_IN

@@ -23,9 +23,9 @@ from arrow_format import (
     open_shuffle_changes,
     write_shuffle,
 )
+from arrow_format.format.regions import RegionKind
 from arrow_format.jobs import merge_work
 from arrow_format.jobs.merge import plan_merge
-from arrow_format.model import RegionKind
 from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.open import PosixStorage
 from arrow_format.write import merge_policy, region_file

@@ -16,7 +16,7 @@ from arrow_format import (
     SchemaError,
     SortMergeResultPartition,
 )
-from arrow_format.model import RegionKind
+from arrow_format.format.regions import RegionKind
 from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.write.partitioned_file import PartitionedFileWriter
 from tests.support.guarantees import guarantee
@@ -88,7 +88,7 @@ def test_appending_keeps_regions_and_stored_bytes(storage, codec):
     for found, expected in zip(merged.regions, regions, strict=True):
         assert found.first_subpartition == expected.first_subpartition
         assert np.array_equal(found.row_offsets, expected.row_offsets)
-        for name in ("first_row", "length", "raw_length", "encoding", "crc32"):
+        for name in ("first_row", "length", "raw_length", "encoding", "frame_crc32"):
             assert np.array_equal(getattr(found.chunks, name), getattr(expected.chunks, name))
     assert merged.file.raw_bytes == sum(one.file.raw_bytes for one in inputs)
     offsets = np.concatenate([region.chunks.offset for region in merged.regions])

@@ -15,6 +15,8 @@ import shutil
 import struct
 import time
 import zlib
+from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -34,18 +36,20 @@ from arrow_format import (
     write_shuffle,
 )
 from arrow_format.arrays.stored_types import data_schema
-from arrow_format.format.chunk_codec import ChunkDecoder, FrameEncoder
+from arrow_format.format.chunk_codec import ChunkDecoder, FrameEncoder, message_frames
+from arrow_format.format.chunk_table import ChunkTable
 from arrow_format.format.index_file import decode_index, encode_index
 from arrow_format.format.ipc import schema_from_text, schema_to_text
 from arrow_format.format.packed_decoder import Unpacker
 from arrow_format.format.packed_encoder import PackedRows
 from arrow_format.format.packed_layout import MOST_FROM_NOTHING, NODE
+from arrow_format.format.regions import PrefixSums
 from arrow_format.keys.partitioner import partitioner_from_description
 from arrow_format.log.entry import check_entry, decode_entry
 from arrow_format.log.framing import from_frame
 from arrow_format.log.state import VersionShape
 from arrow_format.log.totals import decode_totals, encode_totals
-from arrow_format.model import Encoding, PrefixSums, Transaction
+from arrow_format.model import Transaction
 from arrow_format.storage.open import PosixStorage
 from tests.support.guarantees import guarantee
 from tests.support.hostile import (
@@ -317,26 +321,23 @@ BATCH = pa.RecordBatch.from_pylist(
 def test_chunks(form, rng):
     """Behind a good CRC: what comes out can be looked at without leaving the chunk."""
     if form == "message":
-        payload, encoding = changed_bytes(rng, BATCH.serialize().to_pybytes()), Encoding.IPC
-        raw_length = len(payload)
+        payload = changed_bytes(rng, BATCH.serialize().to_pybytes())
+        frames = message_frames(BATCH.num_columns, len(payload), zlib.crc32(payload))
     else:
         packed = PackedRows(BATCH).columns(0, 3)
         if form == "packed":
             packed = [changed_bytes(rng, one) if rng.random() < 0.3 else one for one in packed]
-        (chunk,) = FrameEncoder(1, 256 << 10).encode([(packed, 3)])
-        payload, encoding, raw_length = chunk.payload, chunk.encoding, chunk.raw_length
+        (chunk,) = FrameEncoder(1, 256 << 10).encode([packed])
+        payload, frames = bytes(chunk.payload), chunk.frames
         if form == "frames":
-            payload = changed_bytes(rng, payload)
+            stored = [changed_bytes(rng, payload[a:b]) for a, b in pairwise(frames.edges)]
+            payload = b"".join(stored)
+            frames = replace(frames, length=[*map(len, stored)], crc32=[*map(zlib.crc32, stored)])
     columns = rng.choice([None, None, [1, 2], [3], []])
 
     def decode():
-        found = ChunkDecoder(BATCH.schema, columns).decode(
-            pa.py_buffer(payload),
-            encoding=encoding,
-            raw_length=raw_length,
-            crc32=zlib.crc32(payload),
-            num_rows=3,
-        )
+        decoder = ChunkDecoder(BATCH.schema, columns)
+        found = decoder.decode(pa.py_buffer(payload), frames, 3)
         assert found.num_rows == 3
         found.validate()
         for array in found.columns:
@@ -601,11 +602,9 @@ def test_bombs_in_messages_go_unopened():
     (schema_bytes,) = struct.unpack_from("<i", stream, 4)
     message = stream.slice(8 + schema_bytes, stream.size - 16 - schema_bytes)
     assert message.size < 20_000
+    frames = message_frames(1, message.size, zlib.crc32(message))
     with little_memory(), pytest.raises(CorruptShuffleError, match="its buffers are compressed"):
-        ChunkDecoder(batch.schema).decode(
-            message, encoding=0, raw_length=message.size, crc32=zlib.crc32(message),
-            num_rows=batch.num_rows,
-        )  # fmt: skip
+        ChunkDecoder(batch.schema).decode(message, frames, batch.num_rows)
 
 
 @guarantee("expansion limits")
@@ -654,31 +653,25 @@ def test_a_row_of_many_equal_items_is_no_bomb(array):
 
 
 def index_with(sound_index, **changes):
-    metadata, regions = decode_index(sound_index)
-    from dataclasses import replace
-
-    (region, *rest) = regions
-    table = replace(
-        region.chunks,
-        **{
-            name: np.concatenate([[value], getattr(region.chunks, name)[1:]]).astype(
-                getattr(region.chunks, name).dtype
-            )
-            for name, value in changes.items()
-        },
-    )
-    return encode_index(metadata, [replace(region, chunks=table), *rest])
+    """Return an index whose first chunk, or its first frame or column, says otherwise."""
+    metadata, (region, *rest) = decode_index(sound_index)
+    table = region.chunks.arrays()
+    for name, value in changes.items():
+        table[name] = table[name].copy()
+        table[name].flat[0] = value
+    return encode_index(metadata, [replace(region, chunks=ChunkTable(**table)), *rest])
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"raw_length": 1 << 50}, "no writer makes such a chunk"),
-        ({"raw_length": (8 << 20) + 1}, "no writer makes such a chunk"),
-        ({"raw_length": 0}, "no writer makes such a chunk"),
-        ({"raw_length": -1}, "no writer makes such a chunk"),
-        ({"length": (1 << 63) - 1}, "contradicts itself"),
-        ({"offset": (1 << 63) - 8, "length": 100}, "contradicts itself"),
+        ({"column_raw_length": 1 << 40}, "no writer makes such a chunk"),
+        ({"column_raw_length": (8 << 20) + 1}, "no writer makes such a chunk"),
+        ({"column_raw_length": 1 << 50}, "contradict each other"),
+        ({"column_raw_length": -1}, "contradict each other"),
+        ({"frame_length": (1 << 63) - 1}, "contradict each other"),
+        ({"frame_length": 1 << 40}, "contradicts itself"),
+        ({"offset": (1 << 63) - 8, "frame_length": 100}, "contradicts itself"),
         ({"offset": -8}, "contradicts itself"),
     ],
 )
@@ -693,8 +686,6 @@ def test_chunks_that_no_writer_makes(tmp_path, changes, message):
 
 def test_counts_that_wrap_around_are_refused(tmp_path):
     """Sums of uint32 would wrap to the 4 rows that the region has."""
-    from dataclasses import replace
-
     write_tasks(tmp_path / "s", [[numbered([0, 1, 2, 3])]], 4)
     (file,) = tmp_path.rglob("*.index")
     metadata, (region,) = decode_index(file.read_bytes())

@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arrow_format import MergePolicy, merge_shuffle, open_shuffle
+from arrow_format.format.regions import RegionKind
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.keys.sort_keys import ORDERS
-from arrow_format.model import BROADCAST, RegionKind
+from arrow_format.model import BROADCAST
 from arrow_format.options import MERGE_BY
 from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.open import PosixStorage

@@ -207,9 +207,12 @@ def changed_chunk(rng: random.Random, data: bytearray, index: bytes) -> bytes:
     start, end = int(chunks.offset[at]), int(chunks.offset[at] + chunks.length[at])
     stored = bytes(data[start:end])
     data[start:end] = changed_bytes(rng, stored)[: len(stored)].ljust(len(stored), b"\0")
-    sums = chunks.crc32.copy()
-    sums[at] = zlib.crc32(data[start:end])
-    regions[number] = replace(regions[number], chunks=replace(chunks, crc32=sums))
+    sums = chunks.frame_crc32.copy()
+    for frame in range(*chunks.first_frame[at : at + 2]):
+        stop = start + int(chunks.frame_length[frame])
+        sums[frame] = zlib.crc32(data[start:stop])
+        start = stop
+    regions[number] = replace(regions[number], chunks=replace(chunks, frame_crc32=sums))
     return encode_index(metadata, regions, bytes(statistics_section(index)))
 
 

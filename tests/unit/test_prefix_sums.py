@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arrow_format.model import PrefixSums
+from arrow_format.format.regions import PrefixSums
 
 
 @given(

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
-import pytest
+from itertools import pairwise
+
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arrow_format.format.column_frames import (
-    MIN_FRAME_BYTES,
-    FrameTable,
-    frame_header,
-    group_columns,
-)
+from arrow_format.format.chunk_codec import FrameEncoder
+from arrow_format.format.column_frames import MIN_FRAME_BYTES, group_columns
 
 LENGTHS = st.lists(st.sampled_from([16, 24, 1_000, 4_088, 4_096, 9_000]), min_size=1, max_size=30)
 
@@ -38,24 +35,18 @@ def test_every_column_is_in_one_frame_and_only_the_last_shared_one_is_small(leng
 @given(lengths=LENGTHS, data=st.data())
 def test_some_columns_are_found_in_the_frames_that_hold_them_and_in_no_other(lengths, data):
     columns = [bytes([number]) * length for number, length in enumerate(lengths)]
-    groups = group_columns(lengths)
-    frames = [b"".join(columns[i] for i in group) for group in groups]  # as if none were compressed
-    stored = frame_header(7, groups, lengths, [*map(len, frames)]) + b"".join(frames)
-    table = FrameTable(pa.py_buffer(stored), len(lengths), num_rows=7, raw_length=sum(lengths))
+    (chunk,) = FrameEncoder(1, 256 << 10).encode([columns])
+    frames = chunk.frames
+    assert frames.column_raw_length == lengths
+    payload = memoryview(chunk.payload)
+    contents = [zstandard.decompress(payload[a:b]) for a, b in pairwise(frames.edges)]
     wanted = data.draw(st.lists(st.integers(0, len(lengths) - 1), max_size=8))
-    selection = table.select(wanted)
-    content = b"".join(stored[start:stop] for start, stop in selection.extents)
+    selection = frames.select(wanted)
+    content = b"".join(contents[frame] for frame in selection.frames)
     assert len(content) == selection.num_bytes
     assert [content[start:stop] for _, start, stop in selection.sections] == [
         columns[i] for i in wanted
     ]
-    needed = sum(
-        len(frame) for group, frame in zip(groups, frames, strict=True) if {*group} & {*wanted}
-    )
-    assert selection.num_bytes == needed
-
-
-def test_a_header_that_is_cut_is_said_to_be():
-    for num_bytes in (0, 8, 31):
-        with pytest.raises(ValueError, match=f"^{num_bytes} bytes are too few for 3 columns"):
-            FrameTable(pa.py_buffer(bytes(num_bytes)), 3, num_rows=0, raw_length=0)
+    groups = [frames.columns_of(frame) for frame in range(len(frames.length))]
+    assert groups == group_columns(lengths)
+    assert selection.frames == [i for i, group in enumerate(groups) if {*group} & {*wanted}]

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pytest
 
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
+from arrow_format.format.chunk_table import ChunkFrames, ChunkTable
 from arrow_format.format.index_file import INDEX_SCHEMAS, decode_index, encode_index
-from arrow_format.model import ChunkTable, PrefixSums, Region, RegionKind
+from arrow_format.format.regions import PrefixSums, Region, RegionKind
 from tests.support.guarantees import guarantee
 from tests.support.small_shuffles import metadata_of
 
@@ -21,10 +22,11 @@ INDEX_SCHEMA = INDEX_SCHEMAS[pa.uint8(), pa.uint8()]
 
 
 def chunks(rows):
-    """Chunk rows as `(first_row, offset, length, raw_length, encoding, crc32)`."""
-    types = (np.int64, np.int64, np.int64, np.int64, np.uint8, np.uint32)
-    columns = zip(*rows, strict=True)
-    return ChunkTable(*(np.array(c, t) for c, t in zip(columns, types, strict=True)))
+    """Chunks of one column, as `(first_row, offset, length, raw_length, encoding, crc32)`."""
+    return ChunkTable.of(
+        (first_row, offset, ChunkFrames(encoding, [0], [raw_length], [length], [crc32]))
+        for first_row, offset, length, raw_length, encoding, crc32 in rows
+    )
 
 
 def sums(values):
@@ -49,7 +51,9 @@ REGIONS = (
     ),
     region([6], gaps=[4], first=4, table=chunks([(0, 56, 3, 3, 0, 5)])),
 )
+NO_CHUNKS = ChunkTable(**{name: values[:0] for name, values in REGIONS[0].chunks.arrays().items()})
 METADATA = metadata_of(N, data_bytes=64, sort_by=(("a", "ascending"), ("b", "descending")))
+METADATA = replace(METADATA, data_schema=pa.schema([("a", pa.int64())]))
 INDEX = encode_index(METADATA, REGIONS)
 
 
@@ -89,9 +93,12 @@ def test_round_trip():
 def test_types_are_those_of_the_model():
     _, (first, second, _) = decode_index(INDEX)
     assert first.rank_rows.values.dtype == second.rank_gaps.values.dtype == np.uint8
-    assert [getattr(first.chunks, name).dtype for name in ChunkTable.__dataclass_fields__] == [
-        np.int64, np.int64, np.int64, np.int64, np.uint8, np.uint32,
-    ]  # fmt: skip
+    found = {name: str(values.dtype) for name, values in first.chunks.arrays().items()}
+    assert found == {
+        "first_row": "int64", "offset": "int64", "encoding": "uint8", "num_frames": "int32",
+        "column_frame": "int32", "column_raw_length": "int64",
+        "frame_length": "int64", "frame_crc32": "uint32",
+    }  # fmt: skip
 
 
 def test_no_regions():
@@ -105,7 +112,7 @@ def test_plain_arrow_and_polars_open_it():
     assert table.schema.equals(INDEX_SCHEMA)
     assert table["num_rows"].to_pylist() == [9, 4, 6]
     assert table["rank_gaps"].to_pylist() == [None, [2, 3], [4]]
-    assert table["chunk_crc32"].to_pylist() == [[2**32 - 1, 0], [12, 1], [5]]
+    assert table["frame_crc32"].to_pylist() == [[2**32 - 1, 0], [12, 1], [5]]
     described = json.loads(table.schema.metadata[b"arrow_shuffle"])
     assert described["num_subpartitions"] == N
     assert described["data_bytes"] == 64
@@ -215,7 +222,7 @@ def test_a_region_kind_of_the_future_says_so():
         ("rank_rows", [[1, 1, 0, 6, 1], None, [6]]),
         ("rank_rows", [[1, 1, None, 6, 1], [3, 1], [6]]),
         ("rank_gaps", [None, [2, None], [4]]),
-        ("chunk_encoding", [[1, None], [1], [0]]),
+        ("encoding", [[1, None], [1], [0]]),
     ],
 )
 def test_nulls_are_refused_where_the_format_has_none(name, values):
@@ -267,17 +274,47 @@ def test_a_foreign_arrow_file_with_our_trailer():
         region([2], gaps=[2], table=chunks([(0, 8, 5, 5, 0, 0), (2, 16, 5, 5, 0, 0)])),
         region([2], gaps=[2], table=chunks([(0, 8, 5, 5, 0, 0), (0, 16, 5, 5, 0, 0)])),
         region([2], gaps=[2], table=chunks([(0, 9, 5, 5, 0, 0)])),
-        region([2], gaps=[2], table=chunks([(0, 8, 0, 5, 0, 0)])),
         region([2], gaps=[2], table=chunks([(0, -8, 5, 5, 0, 0)])),
         region([2], gaps=[2], table=chunks([(0, 8, 57, 5, 0, 0)])),  # past the end of the data
         region([2], gaps=[2], table=chunks([(0, 8, 9, 5, 0, 0), (1, 16, 9, 5, 0, 0)])),
         region([2], gaps=[2], table=chunks([(0, 16, 5, 5, 0, 0), (1, 8, 5, 5, 0, 0)])),
-        region([2], gaps=[2], table=ChunkTable(*(np.empty(0, t) for t in ["i8"] * 4 + ["u1", "u4"]))),  # noqa: E501
+        region([2], gaps=[2], table=NO_CHUNKS),
     ],
 )  # fmt: skip
 def test_contradictions_are_refused_behind_a_good_checksum(contradiction):
     with pytest.raises(CorruptShuffleError, match="region 0 of the index contradicts itself"):
         decode_index(encode_index(METADATA, [contradiction]))
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("num_frames", [[1, 0], [1, 1], [1]]),
+        ("num_frames", [[1, -1], [1, 1], [1]]),
+        ("num_frames", [[1, 2], [1, 1], [1]]),
+        ("column_frame", [[0, 1], [0, 0], [0]]),
+        ("column_frame", [[0, -1], [0, 0], [0]]),
+        ("column_frame", [[0], [0, 0], [0]]),
+        ("column_raw_length", [[30, 7], [100, -9], [3]]),
+        ("column_raw_length", [[30, 7], [100, 1 << 62], [3]]),
+        ("column_raw_length", [[30, 7, 1], [100, 9], [3]]),
+        ("frame_length", [[20, 7], [0, 3], [3]]),
+        ("frame_length", [[20, 7], [(1 << 63) - 1, 3], [3]]),
+        ("frame_length", [[20], [8, 3], [3]]),
+        ("frame_crc32", [[1], [2, 3], [4]]),
+    ],
+)
+def test_frames_that_contradict_themselves_are_refused(name, values):
+    with pytest.raises(CorruptShuffleError, match="index is not of this format"):
+        decode_index(index_with(name, values))
+
+
+def test_a_frame_of_no_column_is_refused():
+    """So that who checks all columns has checked all bytes of a chunk."""
+    table = ChunkTable.of([(0, 8, ChunkFrames(1, [1, 1], [16, 16], [9, 9], [5, 6]))])
+    metadata = replace(METADATA, data_schema=pa.schema([("a", pa.int8()), ("b", pa.int8())]))
+    with pytest.raises(CorruptShuffleError, match="a frame holds no column"):
+        decode_index(encode_index(metadata, [region([1], gaps=[2], table=table)]))
 
 
 def test_regions_must_follow_each_other():

@@ -21,12 +21,13 @@ from arrow_format import (
     write_shuffle,
 )
 from arrow_format.errors import SchemaError
+from arrow_format.format.regions import RegionKind
 from arrow_format.jobs.cleanup import abort_job
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.target import open_target
 from arrow_format.log.names import CHECKPOINT_INTERVAL
-from arrow_format.model import BROADCAST, RegionKind
+from arrow_format.model import BROADCAST
 from arrow_format.options import WriteOptions
 from arrow_format.read.index_cache import IndexCache
 from arrow_format.read.partitioned_file import PartitionedFileReader

@@ -25,7 +25,7 @@ def test_an_open_chunk_is_verified_and_its_errors_say_which_it_is(tmp_path, code
     assert opened.schema.equals(batch.schema)
     assert column.equals(batch.column(0))
     with pytest.raises(CorruptShuffleError, match=r"f\.shuffle\.data .*region 0, chunk 0 at byte"):
-        source.open_chunk(chunk, stored.slice(1))
+        source.decode(chunk, stored.slice(1))
     with (
         pytest.raises(CorruptShuffleError, match=r"chunk 0 at byte .*: torn"),
         source.located(chunk),

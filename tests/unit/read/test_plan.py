@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arrow_format.errors import OptionError
-from arrow_format.model import PrefixSums, Region, RegionKind
+from arrow_format.format.chunk_codec import message_frames
+from arrow_format.format.regions import PrefixSums, Region, RegionKind
 from arrow_format.read import plan
 from arrow_format.read.plan import (
     ChunkRead,
@@ -33,7 +34,7 @@ def make_region(ids, n, first, target_rows, start):
     for row, offset, length in zip(
         firsts.tolist(), offsets.tolist(), lengths.tolist(), strict=True
     ):
-        builder.add_chunk((row, offset, length, length, 0, 0))
+        builder.add_chunk((row, offset, message_frames(1, length, 0)))
     return builder.build()
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from arrow_format.errors import OptionError
-from arrow_format.model import RegionKind
+from arrow_format.format.regions import RegionKind
 from arrow_format.write.range_plan import Piece, plan_pieces
 
 UNICAST, BROADCAST = RegionKind.UNICAST, RegionKind.BROADCAST

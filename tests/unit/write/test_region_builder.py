@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from arrow_format.errors import ShuffleError
-from arrow_format.model import RegionKind
+from arrow_format.format.chunk_codec import message_frames
+from arrow_format.format.regions import RegionKind
 from arrow_format.write.clustering import Clustering, cluster
 from arrow_format.write.region_builder import RegionBuilder
 
@@ -15,7 +16,7 @@ def region_of(*parts, n=N):
     builder = RegionBuilder(RegionKind.UNICAST, n)
     for ids in parts:
         builder.add(cluster(np.array(ids, np.int32), n), len(ids))
-    builder.add_chunk((0, 8, 100, 100, 0, 0))
+    builder.add_chunk((0, 8, message_frames(1, 100, 0)))
     return builder.build()
 
 

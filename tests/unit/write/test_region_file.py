@@ -5,7 +5,7 @@ import pytest
 
 from arrow_format.arrays.batches import Rows
 from arrow_format.errors import OutOfDiskError
-from arrow_format.model import RegionKind
+from arrow_format.format.regions import RegionKind
 from arrow_format.options import WriteOptions
 from arrow_format.storage.local_dirs import WriteRoots
 from arrow_format.storage.open import PosixStorage

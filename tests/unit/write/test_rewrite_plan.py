@@ -4,8 +4,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from arrow_format.format.chunk_codec import message_frames
+from arrow_format.format.chunk_table import ChunkTable
+from arrow_format.format.regions import RegionKind
 from arrow_format.format.totals import arrow_bytes, subpartition_arrow_bytes
-from arrow_format.model import ChunkTable, RegionKind
 from arrow_format.write import region_builder
 from arrow_format.write.rewrite_plan import (
     RegionRun,
@@ -21,9 +23,8 @@ def region_of(counts, first=0, raw_bytes=None, kind=RegionKind.UNICAST):
     counts = np.asarray(counts)
     num_rows = int(counts.sum())
     ranks = np.flatnonzero(counts)
-    zero = np.array([0], np.int64)
-    raw = np.array([num_rows * 10 if raw_bytes is None else raw_bytes], np.int64)
-    table = ChunkTable(zero, zero, raw, raw, zero.astype(np.uint8), zero.astype(np.uint32))
+    raw = num_rows * 10 if raw_bytes is None else raw_bytes
+    table = ChunkTable.of([(0, 0, message_frames(1, raw, 0))])
     return region_builder.region_of(kind, first, ranks, counts[ranks], table, len(counts))
 
 

@@ -1,0 +1,176 @@
+"""Where the chunks of a data file are, which frames they have, and which columns those hold. Pure.
+
+A chunk of encoding ``FRAMES`` is zstd frames one behind the other, each of the packed columns that
+name it, in their order. One of encoding ``IPC`` is a single frame, an Arrow message that all
+columns name. See ``docs/format/v1.md`` and ``docs/adr/0011-column-frames.md``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import numpy.typing as npt
+
+    from arrow_format.model import Int64Array
+
+
+class Encoding(IntEnum):
+    """How the bytes of one chunk are stored."""
+
+    IPC = 0
+    """An encapsulated Arrow IPC record batch message."""
+    FRAMES = 1
+    """Zstd frames of packed columns."""
+
+
+class Selection(NamedTuple):
+    """The frames with some columns of a chunk, and where those are in what the frames hold."""
+
+    frames: list[int]
+    """Their numbers, ascending."""
+    num_bytes: int
+    """Raw bytes of those frames."""
+    sections: list[tuple[int, int, int]]
+    """For each column its position, and the raw bytes ``[start, stop)`` that hold it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkFrames:
+    """The frames of one chunk.
+
+    Plain integers: for the few columns of most reads they are much faster than arrays.
+    """
+
+    encoding: int
+    """Mostly a value of :class:`Encoding`; another where a newer version wrote the chunk."""
+    column_frame: Sequence[int]
+    """Number of the frame that holds each column."""
+    column_raw_length: Sequence[int]
+    """Bytes of each packed column before compression; 0 in a message."""
+    length: Sequence[int]
+    """Stored bytes of each frame."""
+    crc32: Sequence[int]
+    """CRC-32 (zlib) of the stored bytes of each frame."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Stored bytes of the chunk."""
+        return sum(self.length)
+
+    @property
+    def raw_length(self) -> int:
+        """Bytes of the chunk before compression: of its packed columns, or of the message."""
+        return sum(self.column_raw_length) if self.encoding == Encoding.FRAMES else self.num_bytes
+
+    @property
+    def edges(self) -> list[int]:
+        """Byte of the chunk at which each frame starts, then its length."""
+        return [*accumulate(self.length, initial=0)]
+
+    def columns_of(self, frame: int) -> list[int]:
+        """Return the positions of the columns that a frame holds."""
+        return [column for column, of in enumerate(self.column_frame) if of == frame]
+
+    def select(self, columns: Sequence[int]) -> Selection:
+        """Return which frames to decompress for the columns at some positions."""
+        frames = sorted({self.column_frame[i] for i in columns})
+        contents = dict.fromkeys(frames, 0)
+        starts = {}
+        for column, frame in enumerate(self.column_frame):
+            if frame in contents:
+                starts[column] = contents[frame]
+                contents[frame] += self.column_raw_length[column]
+        begins = dict(zip(frames, accumulate(contents.values(), initial=0), strict=False))
+        sections = []
+        for i in columns:
+            start = begins[self.column_frame[i]] + starts[i]
+            sections.append((i, start, start + self.column_raw_length[i]))
+        return Selection(frames, sum(contents.values()), sections)
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkTable:
+    """Chunks of one file, in file order.
+
+    Arrays have one value per chunk, per chunk and column, or per frame, those of a chunk one behind
+    the other.
+    """
+
+    first_row: Int64Array
+    """Row of its region at which each chunk starts."""
+    offset: Int64Array
+    """Byte in the data file at which it starts, a multiple of 8."""
+    encoding: npt.NDArray[np.uint8]
+    """Values of :class:`Encoding`."""
+    num_frames: npt.NDArray[np.int32]
+    """How many frames it has."""
+    column_frame: npt.NDArray[np.int32]
+    """Frame of each chunk's columns, of shape (chunks, columns); counted within the chunk."""
+    column_raw_length: Int64Array
+    """Bytes of each chunk's columns before compression, of shape (chunks, columns)."""
+    frame_length: Int64Array
+    """Stored bytes of each frame."""
+    frame_crc32: npt.NDArray[np.uint32]
+    """CRC-32 (zlib) of the stored bytes of each frame."""
+    first_frame: Int64Array = field(init=False)
+    """Frames before those of each chunk, then all."""
+    length: Int64Array = field(init=False)
+    """Bytes that each chunk takes in the data file, without padding."""
+    raw_length: Int64Array = field(init=False)
+    """Bytes of each chunk before compression: of its packed columns, or of the message."""
+
+    def __post_init__(self) -> None:
+        """Add up what the frames of each chunk have."""
+        first_frame = np.append(0, np.cumsum(self.num_frames, dtype=np.int64))
+        sums = np.append(0, np.cumsum(self.frame_length))
+        length = np.diff(sums[first_frame])
+        raw = self.column_raw_length.sum(axis=1, dtype=np.int64)
+        raw = np.where(self.encoding == Encoding.FRAMES, raw, length)
+        for name, value in (("first_frame", first_frame), ("length", length), ("raw_length", raw)):
+            object.__setattr__(self, name, value)
+
+    @staticmethod
+    def of(chunks: Iterable[tuple[int, int, ChunkFrames]]) -> ChunkTable:
+        """Return the table of chunks by first row, offset and frames; there is at least one."""
+        first_row, offset, frames = zip(*chunks, strict=True)
+        return ChunkTable(
+            np.array(first_row, np.int64),
+            np.array(offset, np.int64),
+            np.array([chunk.encoding for chunk in frames], np.uint8),
+            np.array([len(chunk.length) for chunk in frames], np.int32),
+            np.array([chunk.column_frame for chunk in frames], np.int32),
+            np.array([chunk.column_raw_length for chunk in frames], np.int64),
+            np.array([number for chunk in frames for number in chunk.length], np.int64),
+            np.array([number for chunk in frames for number in chunk.crc32], np.uint32),
+        )
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+    def first_rows_and_end(self, num_rows: int) -> Int64Array:
+        """Return the row at which each chunk starts, with ``num_rows`` of the region appended."""
+        return np.append(self.first_row, np.int64(num_rows))
+
+    def frames(self, chunk: int) -> ChunkFrames:
+        """Return the frames of a chunk."""
+        first, end = self.first_frame[chunk : chunk + 2]
+        return ChunkFrames(
+            int(self.encoding[chunk]),
+            self.column_frame[chunk].tolist(),
+            self.column_raw_length[chunk].tolist(),
+            self.frame_length[first:end].tolist(),
+            self.frame_crc32[first:end].tolist(),
+        )
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return what the index has of the chunks, by name."""
+        names = [name for name, each in self.__dataclass_fields__.items() if each.init]
+        return {name: getattr(self, name) for name in names}
