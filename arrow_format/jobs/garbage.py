@@ -153,6 +153,7 @@ class _Collection:
 
     def collect(self) -> GcReport:
         """Give up dead jobs and old versions, and remove what nothing needs any more."""
+        self.log.check_writers(self.log.view())
         plan = self._plan()
         before, oldest, fenced = plan.view.oldest, plan.oldest, plan.silent
         if self.dry_run:

@@ -229,7 +229,9 @@ def begin_job(
     statistics = chosen_columns(options.statistics, stored, keys, hashed)
     storage = open_storage(path)
     announce_end(storage.root, storage.options)
-    view = CommitLog(storage).view()
+    log = CommitLog(storage)
+    view = log.view()
+    log.check_writers(view)
     check_local_dirs(storage.root, options.local_dirs)
     return ShuffleJob(
         storage=storage,

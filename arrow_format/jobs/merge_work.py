@@ -307,7 +307,7 @@ class SubpartitionMerge:
             for order, output in enumerate(outputs, position.order)
             if output.files
         )
-        known = sum_totals([shuffle.snapshot.totals or before], n)
+        known = sum_totals([shuffle.snapshot.totals], n)
         return [Replacement(inputs, placed)], (rows - known[0], sizes - known[1])
 
 

@@ -154,6 +154,7 @@ def repair_shuffle(
         raise ShuffleNotFoundError(msg)
     newest = log.last_whole()
     end = newest.version
+    CommitLog(storage).check_writers(LogView(newest))
     given_up = tuple(map(log.given_up, range(max(numbers), end, -1)))
     lost = log.damaged_checkpoints(newest)
     # Checkpoints first: without them no later one can be taken for one of the numbers that follow.

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from arrow_format.jobs.release import DueRelease, commit_ids, drops_any
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.consumers import ConsumerRegistry
 from arrow_format.log.pending import last_pending
-from arrow_format.log.release import DueRelease, commit_ids, drops_any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -16,7 +16,6 @@ from arrow_format.log.pending import no_version_error
 from arrow_format.log.state import Undone
 from arrow_format.log.version_names import parse_version_name, resolve_version
 from arrow_format.options import check_flag
-from arrow_format.read.index_cache import IndexCache
 from arrow_format.read.shuffle import check_there
 from arrow_format.read.totals import totals_of
 from arrow_format.storage.open import Place, open_storage
@@ -105,7 +104,7 @@ def rollback_shuffle(
             "rollback",
             state={"shape": shape, "undone": _undone(view, source)},
             map_outputs=snapshot.map_outputs.without_positions(),
-            totals=totals_of(snapshot, storage.root, IndexCache(storage)),
+            totals=totals_of(snapshot, storage.root),
         )
 
     try:

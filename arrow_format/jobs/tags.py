@@ -141,6 +141,7 @@ def _to_tag(
 
 
 def _check_tag(log: CommitLog, view: LogView, name: str, version: int) -> None:
+    log.check_writers(view)
     before = view.state.tags.get(name)
     if before is not None:
         msg = (

@@ -138,11 +138,10 @@ def _changes_of(log: LogReader, view: LogView, span: VersionSpan) -> Snapshot:
     )
     parts: list[LogEntry | Snapshot] = [*added] if whole is None else [whole, *added]
     outputs = MapOutputs.concat([part.map_outputs for part in parts])
-    is_known = whole is None or whole.totals is not None or not len(whole.map_outputs)
     totals = sum_totals([part.totals for part in parts], last.num_subpartitions)
     oldest_needed = span.base or min((entry.version for entry in delivered), default=span.end)
     newest = _with_schemas(last, schemas)
-    return Snapshot(newest, outputs, totals if is_known else None, span, oldest_needed)
+    return Snapshot(newest, outputs, totals, span, oldest_needed)
 
 
 def read_as(snapshot: Snapshot, schemas: Schemas) -> Snapshot:

@@ -24,6 +24,7 @@ from arrow_format.errors import (
     BackPressureTimeoutError,
     CommitConflictError,
     CorruptShuffleError,
+    FormatVersionError,
     ShuffleError,
     StorageError,
 )
@@ -86,6 +87,10 @@ _READ_TOGETHER = 64
 """Entries in memory while a segment is listed."""
 
 
+WRITER_FEATURES: tuple[str, ...] = ()
+"""Features that who writes a log must know, of those that this release knows."""
+
+
 class AlreadyCommittedError(CommitConflictError):
     """The job of a commit is in the log already, by another process or an earlier try."""
 
@@ -103,6 +108,17 @@ class CommitLog(LogReader):
         """Whether the put of an entry was begun."""
         self.is_answered = False
         """Whether the last put was answered: what it put is durable."""
+
+    def check_writers(self, view: LogView) -> None:
+        """Raise FormatVersionError where only a newer release may write this log."""
+        for feature in view.state.writers:
+            if feature not in WRITER_FEATURES:
+                msg = (
+                    f"{self.root}: is written with feature {feature!r}, which this arrow-shuffle "
+                    "does not know: it can be read; write it, and collect its garbage, with a "
+                    "newer one"
+                )
+                raise FormatVersionError(msg)
 
     @property
     def is_unanswered(self) -> bool:
@@ -141,6 +157,7 @@ class CommitLog(LogReader):
         for _ in range(_ATTEMPTS):
             if view is None:
                 view, is_fresh = self.view(), True
+            self.check_writers(view)
             try:
                 draft = self.read_at(view, decide_unless_ended)
                 if draft is None and is_fresh:

@@ -48,10 +48,8 @@ class Delta:
     released: int = 0
     """Map outputs all of whose rows were added by versions up to this one are dropped."""
     totals: Lazy[Totals | None] = field(default=None, compare=False)
-    """What it adds to the rows and bytes of each subpartition, which may be negative. None where it
-    changes nothing, and where that is not known: see :attr:`loses_totals`."""
-    loses_totals: bool = False
-    """Whether the totals of a version that has it are only in the indexes."""
+    """What it adds to the rows and bytes of each subpartition, which may be negative; None for
+    nothing."""
     jobs: Lazy[pa.Table] = field(default_factory=lambda: NO_JOBS, compare=False)
     """How jobs ended, as :mod:`arrow_format.log.job_ends` has it."""
 
@@ -75,36 +73,8 @@ def compose(parts: Sequence[Delta]) -> Delta:
         removed = NO_KEYS
     elif len(removed):
         removed = removed.filter(pc.invert(pc.is_in(removed, every.keys)))
-    totals, loses_totals = _compose_totals(kept)
-    jobs = partial(_join_jobs, parts)
-    return Delta(added, removed, clears, released, totals, loses_totals, jobs)
-
-
-def _compose_totals(parts: Sequence[Delta]) -> tuple[Totals | None, bool]:
-    """Return the totals of several deltas, and whether they are only known from the indexes.
-
-    A release has none. Where it drops all that was added before, the totals of the rest are those
-    of later deltas; where it drops a part, how many rows and bytes that had is not known. Nor is it
-    where map outputs of before were taken over by a merge, or taken away, since their rows may
-    have been counted before and be elsewhere now.
-    """
-    counting: list[Delta] = []
-    loses_totals = False
-    for part in parts:
-        if part.released:
-            added = MapOutputs.concat([earlier.added for earlier in counting])
-            removed = _joined([made(earlier.removed) for earlier in counting])
-            takes_over = len(made(part.removed)) > 0 or len(added.among(removed)) < len(removed)
-            drops = added.last_versions <= part.released
-            if np.all(drops) and not takes_over:
-                counting, loses_totals = [], False
-            elif np.any(drops) or takes_over:
-                loses_totals = True
-        counting.append(part)
-        loses_totals = loses_totals or part.loses_totals
-    if loses_totals:
-        return None, True
-    return _sum([made(part.totals) for part in counting]), False
+    totals = _sum([made(part.totals) for part in kept])
+    return Delta(added, removed, clears, released, totals, partial(_join_jobs, parts))
 
 
 def _join_jobs(parts: Sequence[Delta]) -> pa.Table:

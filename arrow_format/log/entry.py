@@ -90,7 +90,6 @@ class Range(Struct, frozen=True):
     """Commit id of :attr:`after`; None where the range begins with the log."""
     clears: bool = False
     released: Natural = 0
-    loses_totals: bool = False
 
 
 class LogEntry(Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -124,8 +123,6 @@ class LogEntry(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Bytes of their data files."""
     pending_shape: VersionShape | None = None
     """Of pending map outputs."""
-    features: tuple[str, ...] = ()
-    """What a reader or writer of the log must know from here on."""
     range: Range | None = None
     """Of a checkpoint, base or tag: the numbers that :attr:`content` is of; None: of this one."""
     content: Any = _NOTHING
@@ -218,10 +215,7 @@ class LogEntry(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def totals(self) -> Totals | None:
-        """What it adds to the rows and bytes of each subpartition, int64.
-
-        None where it changes neither, and of a release, after which they are those of what is left.
-        """
+        """What it adds to the rows and bytes of each subpartition, int64; None for nothing."""
         totals: Totals | None = made(self.content.totals)
         return totals
 
@@ -245,7 +239,6 @@ class LogEntry(Struct, frozen=True, omit_defaults=True, kw_only=True):
             span.clears,
             span.released,
             content.totals,
-            span.loses_totals,
             jobs,
         )
 
@@ -291,7 +284,7 @@ def with_range(
     entry: LogEntry, delta: Delta, after: int = 0, parent: str | None = None
 ) -> LogEntry:
     """Return an entry with what all numbers after another do, by default all numbers."""
-    span = Range(after, parent, delta.clears, delta.released, delta.loses_totals)
+    span = Range(after, parent, delta.clears, delta.released)
     return replace(entry, range=span, content=delta, receipt=None)
 
 

@@ -38,8 +38,8 @@ MALFORMED: tuple[type[Exception], ...] = (
 )  # fmt: skip
 """What parsing a file of the log raises where its checksums fit and its content does not."""
 
-FEATURES: tuple[str, ...] = ()
-"""Features of the format that this release knows, and that a reader or writer must know."""
+READER_FEATURES: tuple[str, ...] = ()
+"""Features of the format without which a log cannot be read, of those that this release knows."""
 
 _Section: TypeAlias = tuple[str, Natural, Natural, Natural]
 """Name, length, CRC, and length of the content."""
@@ -48,10 +48,10 @@ _TRAILER = re.compile(rb"arrow-shuffle-log (\d+) ([0-9a-f]{8})\n")
 
 
 class _Head(msgspec.Struct):
-    """What every file says of itself; the types of the last two are those of this version."""
+    """What every file says of itself; the types of all but the first are those of this version."""
 
     format_version: int
-    features: Any = ()
+    state: Any = None
     sections: Any = ()
 
 
@@ -83,8 +83,9 @@ def from_frame(data: bytes, type_: type[T]) -> tuple[T, dict[str, bytes]]:
     with corrupt_if_malformed("log entry"):
         head = msgspec.json.decode(body, type=_Head)
         check_format_version(head.format_version, "log entry")
-        for feature in msgspec.convert(head.features, tuple[str, ...]):
-            if feature not in FEATURES:
+        needed = head.state.get("readers", ()) if isinstance(head.state, dict) else ()
+        for feature in msgspec.convert(needed, tuple[str, ...]):
+            if feature not in READER_FEATURES:
                 raise unknown_error(f"feature {feature!r}")
         sections: dict[str, bytes] = {}
         described = msgspec.convert(

@@ -34,7 +34,7 @@ class Snapshot:
     map_outputs: MapOutputs
     """In reading order."""
     totals: Totals | None = field(default=None, compare=False)
-    """Rows and bytes of each subpartition, int64; None where only the indexes have them."""
+    """Rows and bytes of each subpartition, int64; None for no rows and no bytes."""
     span: VersionSpan | None = None
     """Which rows of the log these are; None: all of a version."""
     oldest_needed: int = 0
@@ -49,8 +49,7 @@ class Snapshot:
     @property
     def whole(self) -> Delta:
         """All that the numbers up to this version do together."""
-        is_lost = self.totals is None and len(self.map_outputs) > 0
-        return Delta(self.map_outputs, clears=True, totals=self.totals, loses_totals=is_lost)
+        return Delta(self.map_outputs, clears=True, totals=self.totals)
 
     @property
     def version(self) -> int:

@@ -159,6 +159,10 @@ class LogState(Struct, frozen=True, omit_defaults=True):
     that are to be gone. What replaces rows by others, or says the same otherwise, is none."""
     undone: Undone | None = None
     """What rollbacks undid of deletions; None: nothing. It is never forgotten."""
+    readers: tuple[str, ...] = ()
+    """Features of the format that who reads the log must know."""
+    writers: tuple[str, ...] = ()
+    """Features that who writes it must know."""
     blank: Natural = 0
     """Entries before this number have been made blank, and checkpoints before it removed."""
 

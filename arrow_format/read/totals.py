@@ -1,7 +1,4 @@
-"""Rows and bytes of each subpartition of a version: by the log, or else by the indexes.
-
-Apart from both, since a release drops map outputs whose totals only their indexes have.
-"""
+"""Rows and bytes of each subpartition of a version, or of some map outputs by their indexes."""
 
 from __future__ import annotations
 
@@ -13,25 +10,30 @@ from arrow_format.log.totals import problem_of_totals, sum_totals, without_negat
 
 if TYPE_CHECKING:
     from arrow_format.log.delta import Totals
+    from arrow_format.log.entry import LogEntry
+    from arrow_format.log.outputs import MapOutputs
     from arrow_format.log.snapshot import Snapshot
     from arrow_format.read.index_cache import IndexCache
 
 
-def totals_of(snapshot: Snapshot, root: str, indexes: IndexCache) -> Totals:
+def totals_in_indexes(version: LogEntry, outputs: MapOutputs, indexes: IndexCache) -> Totals:
+    """Return rows and bytes of each subpartition of map outputs of a version, by their indexes."""
+    n = version.num_subpartitions
+    files = [(output, file) for output in outputs for file in output.files]
+    parts = [
+        subpartition_totals(index.regions, n, file.data_bytes)
+        for (_, file), index in zip(files, indexes.indexes_of(version, files), strict=True)
+    ]
+    return sum_totals(parts, n)
+
+
+def totals_of(snapshot: Snapshot, root: str) -> Totals:
     """Return rows and bytes of each subpartition of a version (two int64 arrays).
 
     Raises CorruptShuffleError where those of the log do not add up to its map outputs.
     """
-    version, outputs = snapshot.newest, snapshot.map_outputs
-    n = version.num_subpartitions
-    if snapshot.totals is None:
-        files = [(output, file) for output in outputs for file in output.files]
-        parts = [
-            subpartition_totals(index.regions, n, file.data_bytes)
-            for (_, file), index in zip(files, indexes.indexes_of(version, files), strict=True)
-        ]
-        return sum_totals(parts, n)
-    rows, sizes = snapshot.totals
+    outputs, n = snapshot.map_outputs, snapshot.newest.num_subpartitions
+    rows, sizes = sum_totals([snapshot.totals], n)
     totals = rows, without_negatives(sizes)
     problem = problem_of_totals(totals, n, (outputs.delivered_rows(n), outputs.num_bytes))
     if problem is not None:

@@ -89,7 +89,7 @@ class VersionReader:
         # No cached_property: up to Python 3.11 one lock serves all shuffles, and a process forked
         # while a thread holds it would deadlock.
         if self._known_totals is None:
-            self._known_totals = totals_of(self._snapshot, self._storage.root, self.indexes)
+            self._known_totals = totals_of(self._snapshot, self._storage.root)
         return self._known_totals
 
     def weights(

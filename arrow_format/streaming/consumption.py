@@ -28,12 +28,12 @@ from arrow_format.errors import (
 )
 from arrow_format.jobs.back_pressure import unconsumed_after
 from arrow_format.jobs.garbage import collect, remove_released
+from arrow_format.jobs.release import DueRelease
 from arrow_format.jobs.retention import RELEASED_TOGETHER, release_consumed
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.conflicts import check_version_number
 from arrow_format.log.consumers import ConsumerRegistry, check_consumer, consumer_directory
 from arrow_format.log.names import LOG_DIRECTORY, MAP_OUTPUT_DIRECTORY
-from arrow_format.log.release import DueRelease
 from arrow_format.options import WriteOptions, check_seconds
 from arrow_format.read.shuffle import Shuffle, check_there
 from arrow_format.storage.open import open_storage

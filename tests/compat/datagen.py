@@ -44,11 +44,11 @@ from arrow_format.arrays.stored_types import data_schema, normalise
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.delete_rows import delete_rows
 from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.jobs.release import DueRelease
 from arrow_format.jobs.retention import release_consumed
 from arrow_format.log.commit_log import CommitLog, draft
 from arrow_format.log.entry import FENCE, decode_entry, encode_entry
 from arrow_format.log.outputs import MapOutputs
-from arrow_format.log.release import DueRelease
 from arrow_format.model import FORMAT_VERSION, Transaction
 from arrow_format.storage.open import open_storage
 from arrow_format.streaming.flush_pending import flush_pending

@@ -18,7 +18,7 @@ from arrow_format import (
 from arrow_format.errors import RequestTimeoutError
 from arrow_format.jobs import retention
 from arrow_format.jobs.back_pressure import unconsumed
-from arrow_format.log.release import DueRelease
+from arrow_format.jobs.release import DueRelease
 from arrow_format.storage.open import PosixStorage, open_storage
 from tests.support.consumers import ConsumerRegistry
 from tests.support.interrupted_storage import before_calls

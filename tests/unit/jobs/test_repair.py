@@ -160,7 +160,7 @@ def test_what_a_newer_release_wrote_is_not_given_up(path):
     value, sections = from_frame(file.read_bytes(), dict)
     value.pop("sections", None)
     file.unlink()
-    file.write_bytes(to_frame({**value, "features": ["from tomorrow"]}, sections))
+    file.write_bytes(to_frame({**value, "state": {"readers": ["from tomorrow"]}}, sections))
     with pytest.raises(FormatVersionError, match="from tomorrow"):
         repair_shuffle(path, dry_run=False)
     assert not aside(path)

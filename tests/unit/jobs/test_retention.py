@@ -11,9 +11,11 @@ import pyarrow as pa
 import pytest
 
 from arrow_format import (
+    MergePolicy,
     WriteOptions,
     collect_garbage,
     consume,
+    delete_rows,
     flush_pending,
     forget_consumer,
     list_consumers,
@@ -26,6 +28,7 @@ from arrow_format.errors import (
     CorruptShuffleError,
     RequestTimeoutError,
 )
+from arrow_format.jobs.release import DueRelease
 from arrow_format.jobs.retention import (
     RELEASED_TOGETHER,
     find_abandoned,
@@ -34,7 +37,6 @@ from arrow_format.jobs.retention import (
 )
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.consumers import record_path
-from arrow_format.log.release import DueRelease
 from arrow_format.log.result import describe_result
 from arrow_format.process_identity import ProcessIdentity, this_process
 from arrow_format.storage.open import open_storage
@@ -135,6 +137,32 @@ def test_what_was_merged_stays_until_all_of_it_is_consumed(tmp_path):
     assert take(tmp_path, "a") == [3]
     collect_garbage(tmp_path, retention=NONE)
     assert rows(open_shuffle(tmp_path)) == []
+
+
+@guarantee("partial totals")
+@pytest.mark.parametrize("before", ["nothing", "merge", "deletion", "expiry"])
+def test_the_log_has_the_totals_of_what_a_release_left(tmp_path, before):
+    """By its entries; of what these no longer have, the release reads the indexes."""
+    for value in range(4):
+        write(tmp_path, value, result_type="PIPELINED")
+    if before == "merge":
+        merge_shuffle(tmp_path, policy=MergePolicy(rewrite="always"), options=FAST)
+        for value in range(5, 8):
+            write(tmp_path, value)
+    if before == "deletion":
+        delete_rows(tmp_path, {"k": [3]}, options=FAST)
+    if before == "expiry":
+        merge_shuffle(tmp_path, policy=MergePolicy(rewrite="always"), options=FAST)
+        write(tmp_path, 5)
+        collect_garbage(tmp_path, retention=NONE)
+        merge_shuffle(tmp_path, policy=MergePolicy(rewrite="always"), options=FAST)
+        write(tmp_path, 6)
+    through = int(open_shuffle(tmp_path)._snapshot.map_outputs.last_versions.min())
+    DueRelease("a test", through=through).carry_out(open_storage(tmp_path), sync=False)
+    shuffle = open_shuffle(tmp_path)
+    assert shuffle.verify().num_rows == shuffle.num_rows
+    assert sum(shuffle.subpartition_rows.to_pylist()) == shuffle.num_rows > 0
+    assert sum(shuffle.subpartition_bytes.to_pylist()) == shuffle.num_bytes
 
 
 @pytest.mark.parametrize("consumed", [0, 1])

@@ -13,11 +13,11 @@ from arrow_format import collect_garbage, consume, merge_shuffle, open_shuffle
 from arrow_format.errors import CorruptShuffleError
 from arrow_format.jobs.commit import LISTED_OUTPUTS, commit_job
 from arrow_format.jobs.job import begin_job
+from arrow_format.jobs.release import DueRelease
 from arrow_format.keys.partitioner import ColumnPartitioner
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.names import CHECKPOINT_INTERVAL, entry_path, segment_of
 from arrow_format.log.reader import LogReader
-from arrow_format.log.release import DueRelease
 from arrow_format.options import WriteOptions
 from arrow_format.storage.object_store import MAX_REQUESTS
 from arrow_format.storage.open import PosixStorage, open_storage

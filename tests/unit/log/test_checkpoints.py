@@ -320,7 +320,6 @@ def jobs(**changes):
         ({"range": {"after": 4, "parent": None}}, {}),
         ({"range": {"after": 4, "parent": "a/b"}}, {}),
         ({"range": {"after": 4, "parent": "p", "clears": 1}}, {}),
-        ({"range": {"after": 4, "parent": "p", "loses_totals": None}}, {}),
         ({"range": {"after": 4, "parent": "p", "released": 9}}, {}),
         ({"range": {"after": 4}}, {}),
         ({"range": 4}, {}),

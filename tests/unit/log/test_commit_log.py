@@ -339,7 +339,7 @@ def test_a_segment_without_entries_is_looked_past(log, storage):
     assert log.newest_version() == 1
 
 
-@pytest.mark.parametrize("changes", [{"format_version": 2}, {"features": ["levitation"]}])
+@pytest.mark.parametrize("changes", [{"format_version": 2}, {"state": {"readers": ["levitation"]}}])
 def test_what_a_newer_release_wrote_names_its_file_and_stops_writers_too(log, storage, changes):
     commit(log)
     file = path_of(storage, 1)

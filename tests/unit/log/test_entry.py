@@ -110,8 +110,11 @@ def test_the_first_line_of_an_entry_is_for_people_too():
 
 def test_an_entry_has_no_field_of_what_it_does_not_say():
     value, sections = from_frame(encode_entry(NO_ROWS), dict)
-    assert not {"transaction", "gives_up", "failed", "pending_shape", "features"} & value.keys()
-    assert not {"released", "pending", "tags", "applications", "base"} & value["state"].keys()
+    assert not {"transaction", "gives_up", "failed", "pending_shape"} & value.keys()
+    assert (
+        not {"released", "pending", "tags", "applications", "base", "readers", "writers"}
+        & value["state"].keys()
+    )
     assert sections == {}
 
 
@@ -186,7 +189,7 @@ def test_newer_versions_operations_and_features_say_so():
     with pytest.raises(FormatVersionError, match=r"operation 'dissolve', which.*use a newer one"):
         decode_entry(forged(operation="dissolve"))
     with pytest.raises(FormatVersionError, match=r"feature 'levitation', which.*use a newer one"):
-        decode_entry(forged(features=["levitation"], number="anything"))
+        decode_entry(forged(state={"readers": ["levitation"]}, number="anything"))
 
 
 @pytest.mark.parametrize(
@@ -209,8 +212,9 @@ def test_newer_versions_operations_and_features_say_so():
         {"gives_up": [5]},
         {"gives_up": "job"},
         {"operation": []},
-        {"features": 5},
-        {"features": [5]},
+        {"state": {"readers": 5}},
+        {"state": {"readers": [5]}},
+        {"state": {"writers": [5]}},
         {"state": None},
         {"state": {}},
         {"pending_shape": SHAPE_JSON},

@@ -17,8 +17,12 @@ from arrow_format.log.consumers import ConsumerRegistry
 from arrow_format.log.pending import last_pending
 from arrow_format.log.result import Released
 from arrow_format.log.state import PendingNumbers
+from arrow_format.log.totals import sum_totals
+from arrow_format.read.index_cache import IndexCache
+from arrow_format.read.totals import totals_in_indexes
 
 if TYPE_CHECKING:
+    from arrow_format.log.delta import Totals
     from arrow_format.log.entry import LogEntry
     from arrow_format.log.reader import LogReader, LogView
     from arrow_format.log.snapshot import Snapshot
@@ -63,18 +67,22 @@ class DueRelease:
                 if min(progress, default=-1) < self.consumed:
                     return None
             check_needs("release", log, view, Claims(expected_version))
-            return self._draft(log, view)
+            return self._draft(storage, log, view)
 
         return log.append(decide, sync=sync)
 
-    def _draft(self, log: LogReader, view: LogView) -> LogEntry | None:
+    def _draft(self, storage: Storage, log: LogReader, view: LogView) -> LogEntry | None:
         state = view.state
         newest = None if state.is_ended else log.newest_entry(view)
         if self.through is not None:
-            if newest is None or not drops_any(log.content_at(view, newest), self.through):
+            if newest is None:
+                return None
+            snapshot = log.content_at(view, newest)
+            if not drops_any(snapshot, self.through):
                 return None
             released = Released(self.through, self.by, ended=False)
-            return draft(view, "release", state={"released": released})
+            totals = _dropped(storage, log, snapshot, self.through)
+            return draft(view, "release", state={"released": released}, totals=totals)
         waiting = last_pending(log, view)
         shaped = newest or waiting
         if shaped is None or self.expected not in (None, commit_ids(newest, waiting)):
@@ -91,6 +99,24 @@ class DueRelease:
 def commit_ids(newest: LogEntry | None, waiting: LogEntry | None) -> CommitIds:
     """Return the ids by which a result is recognised later."""
     return newest.commit_id if newest else None, waiting.commit_id if waiting else None
+
+
+def _dropped(storage: Storage, log: LogReader, snapshot: Snapshot, through: int) -> Totals:
+    """Return what a release adds to the totals of a version, which is what remains less those."""
+    n = snapshot.newest.num_subpartitions
+    left = snapshot.map_outputs.added_after(through)
+    parts: list[Totals | None] = []
+    for number in np.unique(left.versions).tolist():
+        if number >= snapshot.newest.state.oldest:
+            entry = log.record(number)
+            keys = entry.map_outputs.keys
+            if entry.adds_rows and len(left.among(keys)) == len(keys):
+                parts.append(entry.totals)
+                left = left.without(keys)
+    parts.append(totals_in_indexes(snapshot.newest, left, IndexCache(storage)))
+    rows, sizes = sum_totals(parts, n)
+    before = sum_totals([snapshot.totals], n)
+    return rows - before[0], sizes - before[1]
 
 
 def drops_any(snapshot: Snapshot, through: int) -> bool:
