@@ -80,13 +80,14 @@ class PartitionedFileMetadata:
 
 FILE_STATISTICS = pa.struct(
     [
-        pa.field("column", pa.string(), nullable=False),
+        pa.field("column", pa.int64(), nullable=False),
         pa.field("minimum", pa.binary()),
         pa.field("maximum", pa.binary()),
         pa.field("null_count", pa.int64(), nullable=False),
     ]
 )
-"""What a log entry says of the values of one column of a file; null where there is no bound. See
+"""What a log entry says of the values of one column of a file, by its id; null where there is no
+bound. Before the commit, which gives ids, the column is its position in the schema of the file. See
 :mod:`arrow_format.format.single_values` for the bytes."""
 
 
@@ -187,6 +188,9 @@ class MapOutput:
     position
         Its place in reading order: of a merged one, that of its first input. None before the
         commit.
+    column_ids
+        Ids of the columns of its files, see :mod:`arrow_format.arrays.column_ids`. None before the
+        commit.
     """
 
     job_id: str
@@ -195,6 +199,7 @@ class MapOutput:
     files: tuple[PartitionedFile, ...]
     counters: Mapping[str, int] = field(default_factory=dict)
     position: Position | None = None
+    column_ids: tuple[int, ...] = ()
 
     @property
     def num_rows(self) -> int:

@@ -58,6 +58,11 @@ def has_same_columns(left: pa.Schema, right: pa.Schema) -> bool:
     )
 
 
+def shared_columns(stored: pa.Schema, schema: pa.Schema) -> pa.Schema:
+    """Return the stored columns that a schema has; it lacks those that were dropped."""
+    return pa.schema([field for field in stored if field.name in schema.names])
+
+
 def can_read_as(stored: pa.Schema, schema: pa.Schema, exact: Collection[str] = ()) -> bool:
     """Whether rows stored with one schema can be read with another, a later one.
 

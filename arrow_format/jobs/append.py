@@ -9,9 +9,7 @@ from arrow_format.errors import OptionError
 from arrow_format.jobs.write import Source, write_shuffle
 from arrow_format.keys.partitioner import Partitioner
 from arrow_format.options import WriteOptions, check_type
-from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.read.shuffle import open_shuffle
-from arrow_format.storage.local_dirs import ReadRoots
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,8 +17,6 @@ if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
     from arrow_format.jobs.receipt import ShuffleReceipt
-    from arrow_format.options import Codec
-    from arrow_format.read.shuffle import Shuffle
     from arrow_format.storage.open import Place
 
 
@@ -107,15 +103,6 @@ def like_newest(
         "sort_by": shuffle.sort_by,
         "combine": shuffle.combine,
         "options": replace(
-            options, codec=codec_of(shuffle) or options.codec, schema_evolution=True
+            options, codec=shuffle.snapshot.newest.shape.codec, schema_evolution=True
         ),
     }
-
-
-def codec_of(shuffle: Shuffle) -> Codec | None:
-    """Return the codec of the file written last; None without files."""
-    roots = ReadRoots(shuffle.storage)
-    for output in reversed(shuffle.map_outputs):
-        for file in output.files[-1:]:
-            return PartitionedFileReader(roots.storage_of(file, output.job_id), file).codec
-    return None

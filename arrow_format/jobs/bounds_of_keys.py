@@ -122,7 +122,12 @@ class BoundsOfKeys:
 
     def _columns_of(self, lost: LostBounds) -> frozenset[str]:
         """Return columns of which bounds of the past may be values of the deleted rows."""
-        of_files = {name for name, values in lost.of_files.items() if self._may_be(name, values)}
+        names = {id_: name for name, id_ in self._newest.columns.by_name.items()}
+        of_files = {
+            names.get(id_, f"#{id_}")  # of a column that the version lacks
+            for id_, values in lost.of_files.items()
+            if self._may_be(names.get(id_, ""), values)
+        }
         return frozenset(of_files.union(*map(self._columns_of_ranges, lost.of_shapes)))
 
     def _columns_of_ranges(self, description: Mapping[str, Any]) -> set[str]:

@@ -6,13 +6,14 @@ import contextlib
 import dataclasses
 import time
 from datetime import timedelta
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import structs
 
 from arrow_format.arrays.buffers import to_arrow
+from arrow_format.arrays.column_ids import give_ids
 from arrow_format.arrays.spark_schema_evolution import widen_schemas
 from arrow_format.errors import CorruptShuffleError, ShuffleError
 from arrow_format.jobs.back_pressure import await_consumers
@@ -118,6 +119,7 @@ def commit_job(
     job = dataclasses.replace(job, num_map_tasks=len(outputs))
     before: CommittedTransaction | None = None
     are_checked = False
+    with_ids = lru_cache(1)(outputs.with_columns)  # one object for all tries with equal ids
 
     def decide(view: LogView) -> LogEntry | None:
         nonlocal before, are_checked
@@ -142,6 +144,7 @@ def commit_job(
             are_checked = True
         appended_to = newest if mode == "append" else None
         # All that is pending becomes one version, of one type, and has the owners of all.
+        earlier_shapes = [each for each in (view.state.shape, waiting and waiting.shape) if each]
         waiting = waiting if pending else None
         like = waiting or appended_to
         earlier_rows = [appended_to, waiting] if mode == "append" else []
@@ -157,10 +160,16 @@ def commit_job(
             # Here, where the number is chosen: a commit that comes during the wait takes it first.
             _await_consumers(job, outputs, newest.result, result, mode)
         shape = structs.replace(_shape(job, appended_to, earlier_rows), result=result)
+        known = [each.columns for each in earlier_shapes]
+        if flushes:  # they have ids that no version may have yet
+            known.append(job.known)
+        columns = give_ids(shape.data_schema, known, view.state.last_column_id)
+        shape = structs.replace(shape, column_ids=columns.ids)
+        given = {"last_column_id": max(view.state.last_column_id, *columns.ids)}
         fields: EntryFields = {
             "job_id": job.job_id,
             "transaction": transaction,
-            "map_outputs": outputs,
+            "map_outputs": with_ids(give_ids(job.data_schema, [columns], 0)),
             "totals": totals,
         }
         if pending:
@@ -168,8 +177,8 @@ def commit_job(
             interval_ms = None if flush_interval is None else flush_interval // MILLISECOND
             waits = structs.replace(view.state.pending, interval_ms=interval_ms)
             kind = PENDING if mode == "append" else PENDING_OVERWRITE
-            return draft(view, kind, state={"pending": waits}, **fields)
-        changes: dict[str, Any] = {"shape": shape}
+            return draft(view, kind, state={"pending": waits, **given}, **fields)
+        changes: dict[str, Any] = {"shape": shape, **given}
         if flushes:
             left = tuple(number for number in view.state.pending.numbers if number > flushes[-1])
             interval_ms = view.state.pending.interval_ms if left else None
@@ -240,9 +249,11 @@ def _shape(
     return VersionShape(
         shuffle_id=job.shuffle_id if appended_to is None else appended_to.shuffle_id,
         data_schema=schema,
+        column_ids=(),
         spark_schema=spark_schema,
         num_subpartitions=job.num_subpartitions,
         partitioner=job.described_partitioner,
+        codec=job.options.codec,
         sort_by=job.sort_by,
         # Rows that are appended may lack some of the columns.
         combine=dict((job if appended_to is None else appended_to).combine),

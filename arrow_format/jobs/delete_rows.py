@@ -400,7 +400,8 @@ class _Deletion:
             changes = [
                 self._write(job, roots, number, held, totals) for number, held in enumerate(holding)
             ]
-            written = MapOutputs.of(output for change in changes for output in change.outputs)
+            outputs = MapOutputs.of(output for change in changes for output in change.outputs)
+            written = outputs.with_columns(job.known)
             back = self._bounds.looked_back(after)
             lost = np.flatnonzero(totals[0])
             receipt = replace(

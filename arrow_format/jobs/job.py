@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from arrow_format.arrays.batches import Rows
+from arrow_format.arrays.column_ids import NO_COLUMNS, Columns
 from arrow_format.arrays.expansion import stored_batches
 from arrow_format.arrays.stored_types import data_schema, normalise
 from arrow_format.concurrency import run_concurrently
@@ -79,6 +80,8 @@ class ShuffleJob:
     """Whether there was nothing at the path when the job began."""
     base_version: int
     """Newest version when the job began: it can only be committed after that."""
+    known: Columns = NO_COLUMNS
+    """Columns of the newest version when the job began: what it calls them are these."""
     sort_by: SortBy = ()
     """Pairs of column and order by which the rows of each subpartition are sorted."""
     combine: Mapping[str, str] = field(default_factory=dict)
@@ -248,6 +251,7 @@ def begin_job(
         options=options,
         makes_root=storage.stat("") is None,
         base_version=view.newest,
+        known=NO_COLUMNS if view.state.shape is None else view.state.shape.columns,
         view=view,
         owners=(owner or this_process(),),
     )

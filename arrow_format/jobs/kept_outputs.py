@@ -87,7 +87,7 @@ def superseded_outputs(log: LogReader, view: LogView, version: Snapshot) -> list
 class LostBounds(NamedTuple):
     """Values that the log has of the past alone: of files, and of shapes, that a version lacks."""
 
-    of_files: dict[str, pa.Array]
+    of_files: dict[int, pa.Array]
     """Smallest and largest values by column, as they are stored; none that a file of now has."""
     of_shapes: list[Mapping[str, Any]]
     """Descriptions of other partitioners."""
@@ -125,12 +125,12 @@ def lost_among(
 ) -> LostBounds:
     """Return what map outputs and shapes of the past have of what a version has not."""
     known = now.bounds()
-    lost: dict[str, list[pa.Array]] = defaultdict(list)
+    lost: dict[int, list[pa.Array]] = defaultdict(list)
     for bounds in (named.without(now.keys).bounds() for _, named in past):
-        for name, values in bounds.items():
-            is_known = pc.is_in(values, known.get(name, values.slice(0, 0)))
-            lost[name].append(values.filter(pc.invert(is_known)))
-    joined = {name: pa.concat_arrays(parts).unique() for name, parts in sorted(lost.items())}
+        for id_, values in bounds.items():
+            is_known = pc.is_in(values, known.get(id_, values.slice(0, 0)))
+            lost[id_].append(values.filter(pc.invert(is_known)))
+    joined = {id_: pa.concat_arrays(parts).unique() for id_, parts in sorted(lost.items())}
     shapes = [
         shape for entry, _ in past if entry for shape in (entry.state.shape, entry.pending_shape)
     ]
@@ -138,7 +138,7 @@ def lost_among(
     for shape in shapes:
         if shape and shape.partitioner not in (partitioner, *others):
             others.append(shape.partitioner)
-    return LostBounds({name: values for name, values in joined.items() if len(values)}, others)
+    return LostBounds({id_: values for id_, values in joined.items() if len(values)}, others)
 
 
 def _records_left(log: LogReader, numbers: Sequence[int]) -> Iterator[LogEntry]:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from arrow_format.arrays.buffers import to_numpy
 from arrow_format.errors import OptionError
 from arrow_format.format.regions import RegionKind
-from arrow_format.jobs.append import codec_of
 from arrow_format.jobs.merge_work import MapOutputMerges, SubpartitionMerge
 from arrow_format.jobs.replacement import Replacement, expiry_is_conflict, replace_outputs
 from arrow_format.log.commit_log import CommitLog
@@ -293,5 +292,6 @@ def _work_of(shuffle: Shuffle, plan: MergePlan, policy: MergePolicy) -> MergeWor
         return MapOutputMerges(shuffle, plan.merges, policy.max_fan_in)
     outputs = shuffle.snapshot.map_outputs
     known = outputs.columns_with_statistics
-    statistics = tuple(name for name in shuffle.schema.names if name in known)
-    return SubpartitionMerge(shuffle, plan.pieces, codec_of(shuffle) or "zstd", statistics)
+    newest = shuffle.snapshot.newest
+    statistics = tuple(name for name, id_ in newest.columns.by_name.items() if id_ in known)
+    return SubpartitionMerge(shuffle, plan.pieces, newest.shape.codec, statistics)

@@ -115,6 +115,7 @@ def replacing_job(shuffle: Shuffle, options: WriteOptions, num_map_tasks: int) -
         job_id=uuid.uuid4().hex,
         shuffle_id=newest.shuffle_id,
         data_schema=newest.data_schema,
+        known=newest.columns,
         spark_schema=newest.spark_schema,
         num_subpartitions=newest.num_subpartitions,
         partitioner=_Described(newest.partitioner),
@@ -194,6 +195,7 @@ def _commit(
     current = _Current(log)
     inputs = MapOutputs.of(chain.from_iterable(change.inputs for change in replacements))
     outputs = MapOutputs.of(chain.from_iterable(change.outputs for change in replacements))
+    outputs = outputs.with_columns(job.known)
     claims = Claims(expected_version, inputs)
 
     def decide(view: LogView) -> LogEntry:

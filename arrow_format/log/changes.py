@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
+from arrow_format.arrays.column_ids import give_ids
 from arrow_format.arrays.schema_evolution import can_read_as
 from arrow_format.arrays.spark_schema_evolution import Schemas, spark_refusals, widen_schemas
 from arrow_format.errors import (
@@ -150,7 +151,10 @@ def read_as(snapshot: Snapshot, schemas: Schemas) -> Snapshot:
 
 
 def _with_schemas(entry: LogEntry, schemas: Schemas) -> LogEntry:
-    shape = structs.replace(entry.shape, data_schema=schemas[0], spark_schema=schemas[1])
+    columns = give_ids(schemas[0], [entry.columns], entry.state.last_column_id)
+    shape = structs.replace(
+        entry.shape, data_schema=schemas[0], column_ids=columns.ids, spark_schema=schemas[1]
+    )
     return structs.replace(entry, state=structs.replace(entry.state, shape=shape))
 
 

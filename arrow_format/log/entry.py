@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
@@ -52,6 +53,7 @@ from arrow_format.model import FORMAT_VERSION, Name, Natural, Transaction
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from arrow_format.arrays.column_ids import Columns
     from arrow_format.log.result import Released, ResultDescription
 
 OPERATIONS = ("overwrite", "append", "merge", "delete", "rollback", "release")
@@ -166,6 +168,11 @@ class LogEntry(Struct, frozen=True, omit_defaults=True, kw_only=True):
     def data_schema(self) -> pa.Schema:
         """Columns of its version."""
         return self.shape.data_schema
+
+    @property
+    def columns(self) -> Columns:
+        """Columns of its version, with their ids."""
+        return self.shape.columns
 
     @property
     def spark_schema(self) -> str | None:
@@ -453,6 +460,10 @@ def _problems_of_outputs(entry: LogEntry, outputs: MapOutputs) -> Iterator[str]:
     versions, last = outputs.versions, outputs.last_versions
     if np.any((versions < 1) | (versions > last) | (last > entry.version)):
         yield "a map output was added after its own entry, or before it began"
+    numbers = outputs.table.column("files"), outputs.table.column("column_ids")
+    has_files, has_ids = (to_numpy(pc.list_value_length(c.combine_chunks())) > 0 for c in numbers)
+    if np.any(has_files > has_ids):
+        yield "a map output has files, and no ids of their columns"
     if entry.range is not None:
         return
     stated = entry.num_outputs, entry.num_rows, entry.num_bytes

@@ -7,7 +7,7 @@ of the map outputs that are asked for. See ``docs/format/v1.md`` for the columns
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import islice
+from itertools import chain, islice, pairwise
 from operator import index
 from typing import TYPE_CHECKING, overload
 
@@ -22,6 +22,7 @@ from arrow_format.arrays.buffers import (
     text_array,
     to_arrow,
     to_numpy,
+    to_scalar,
 )
 from arrow_format.arrays.selection import take
 from arrow_format.errors import CorruptShuffleError
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from arrow_format.arrays.column_ids import Columns
     from arrow_format.model import Int64Array
 
 _NO_PATH = r"[^\w\-./]|(^|/)\.{0,2}(/|$)"
@@ -78,6 +80,8 @@ SCHEMA = pa.schema(
         _required("job_id", pa.string()),
         _required("map_task", pa.int64()),
         _required("attempt", pa.int64()),
+        # None until then, too.
+        _required("column_ids", pa.list_(_required("item", pa.int32()))),
         _required("counters", pa.map_(pa.string(), _required("value", pa.int64()))),
         _required("files", pa.list_(_required("item", _FILE))),
     ]
@@ -216,32 +220,32 @@ class MapOutputs(Sequence[MapOutput]):
         return to_numpy(_files(self.table).field("placed"))
 
     @property
-    def columns_with_statistics(self) -> set[str]:
-        """Columns of which something is known in any file."""
+    def columns_with_statistics(self) -> set[int]:
+        """Ids of columns of which something is known in any file."""
         return set(_files(self.table).field("statistics").flatten().field("column").to_pylist())
 
-    def bounds(self) -> dict[str, pa.Array]:
-        """Return the bounds of all files by column, as they are stored; none twice."""
+    def bounds(self) -> dict[int, pa.Array]:
+        """Return the bounds of all files by id of the column, as they are stored; none twice."""
         entries = _files(self.table).field("statistics").flatten()
         columns = entries.field("column")
         bounds = {}
-        for name in columns.unique().to_pylist():
-            of_column = entries.filter(pc.equal(columns, text_array([name])[0]))
+        for id_ in columns.unique().to_pylist():
+            of_column = entries.filter(pc.equal(columns, to_scalar(id_, pa.int64())))
             both = [of_column.field(side) for side in ("minimum", "maximum")]
-            bounds[name] = pa.concat_arrays(both).drop_null().unique()
+            bounds[id_] = pa.concat_arrays(both).drop_null().unique()
         return bounds
 
     def file_statistics(
-        self, names: Iterable[str], schema: pa.Schema
+        self, names: Iterable[str], version: Columns
     ) -> dict[str, ColumnStatistics]:
         """Return what is known of columns in each file, in reading order.
 
         Parameters
         ----------
         names
-            Columns of ``schema``.
-        schema
-            The data schema as which rows are read: bounds have its types. Of a column that a file
+            Columns of ``version``.
+        version
+            The columns as which rows are read: bounds have their types. Of a column that a file
             lacks nothing is known here; its index says that.
 
         Raises
@@ -254,11 +258,11 @@ class MapOutputs(Sequence[MapOutput]):
         lists = files.field("statistics")
         file_of = np.repeat(np.arange(len(files)), _lengths(lists))
         entries = lists.flatten()
-        columns = entries.field("column")
+        columns, ids = to_numpy(entries.field("column")), version.by_name
         statistics = {}
         for name in names:
-            type_ = schema.field(name).type
-            rows = np.flatnonzero(to_numpy(pc.equal(columns, text_array([name])[0])))
+            type_ = version.schema.field(name).type
+            rows = np.flatnonzero(columns == ids[name])
             if not len(rows):
                 statistics[name] = ColumnStatistics.unknown(type_, num_rows)
                 continue
@@ -357,6 +361,25 @@ class MapOutputs(Sequence[MapOutput]):
             {"version": nought, "order": np.arange(len(self)), "last_version": nought}
         )
 
+    def with_columns(self, columns: Columns) -> MapOutputs:
+        """Return them with ids, where all files have these columns."""
+        table, n = self.table, len(self)
+        ids = to_arrow(np.tile(np.array(columns.ids, np.int32), n))
+        of_outputs = list_array([len(columns.ids)] * n, ids, SCHEMA.field("column_ids").type)
+        lists = _files(table).field("statistics")
+        entries = lists.flatten()
+        by_position = np.array([*columns.by_name.values()], np.int64)
+        of_entries = to_arrow(by_position[to_numpy(entries.field("column"))])
+        entries = _replaced(entries, "column", of_entries)
+        files = _replaced(
+            _files(table), "statistics", list_array(_lengths(lists), entries, lists.type)
+        )
+        of_files = list_array(_lengths(_column(table, "files")), files, SCHEMA.field("files").type)
+        for name, array in (("column_ids", of_outputs), ("files", of_files)):
+            at = SCHEMA.get_field_index(name)
+            table = table.set_column(at, SCHEMA.field(at), array)
+        return MapOutputs.of_table(table)
+
     def _with(self, columns: Mapping[str, Int64Array]) -> MapOutputs:
         table = self.table
         for name, values in columns.items():
@@ -369,6 +392,13 @@ def _column(table: pa.Table, name: str) -> pa.Array:
     column = table.column(name)
     # Arrow copies even a single chunk to combine it.
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _replaced(structs: pa.StructArray, name: str, values: pa.Array) -> pa.StructArray:
+    """Return structs without nulls with other values of a field."""
+    fields = list(structs.type)
+    arrays = [values if f.name == name else structs.field(f.name) for f in fields]
+    return pa.StructArray.from_arrays(arrays, fields=fields)
 
 
 def _files(table: pa.Table) -> pa.StructArray:
@@ -400,6 +430,7 @@ def _to_table(outputs: Sequence[MapOutput]) -> pa.Table:
         "job_id": text_array(output.job_id for output in outputs),
         "map_task": _integers(output.map_task for output in outputs),
         "attempt": _integers(output.attempt for output in outputs),
+        "column_ids": _id_lists([output.column_ids for output in outputs]),
         "counters": _maps([output.counters for output in outputs]),
         "files": list_array(
             (len(output.files) for output in outputs),
@@ -430,6 +461,11 @@ def _integers(values: Iterable[int]) -> pa.Int64Array:
     return to_arrow(np.fromiter(map(index, values), np.int64))
 
 
+def _id_lists(of_outputs: Sequence[tuple[int, ...]]) -> pa.ListArray:
+    ids = np.fromiter(map(index, chain.from_iterable(of_outputs)), np.int32)
+    return list_array(map(len, of_outputs), to_arrow(ids), SCHEMA.field("column_ids").type)
+
+
 def _maps(counters: Sequence[Mapping[str, int]]) -> pa.MapArray:
     type_ = SCHEMA.field("counters").type
     entries = pa.StructArray.from_arrays(
@@ -445,7 +481,8 @@ def _maps(counters: Sequence[Mapping[str, int]]) -> pa.MapArray:
 def _to_outputs(table: pa.Table) -> Iterator[MapOutput]:
     files = iter(_to_files(_files(table)))
     counts = _lengths(_column(table, "files")).tolist()
-    for row, count in zip(table.drop_columns(["files"]).to_pylist(), counts, strict=True):
+    rows = table.drop_columns(["files", "column_ids"]).to_pylist()
+    for row, count, ids in zip(rows, counts, _tuples(_column(table, "column_ids")), strict=True):
         yield MapOutput(
             job_id=row["job_id"],
             map_task=row["map_task"],
@@ -453,7 +490,20 @@ def _to_outputs(table: pa.Table) -> Iterator[MapOutput]:
             files=tuple(islice(files, count)),
             counters=dict(row["counters"]),
             position=Position(row["version"], row["order"], row["last_version"]),
+            column_ids=ids,
         )
+
+
+def _tuples(lists: pa.ListArray) -> Iterator[tuple[int, ...]]:
+    """Yield lists of numbers, equal ones as one tuple: nearly all map outputs have the same."""
+    values = to_numpy(lists.values)
+    made: dict[bytes, tuple[int, ...]] = {}
+    for first, end in pairwise(to_numpy(lists.offsets).tolist()):
+        each = values[first:end]
+        key = each.tobytes()
+        if key not in made:
+            made[key] = tuple(each.tolist())
+        yield made[key]
 
 
 def _to_files(files: pa.StructArray) -> Iterator[PartitionedFile]:
@@ -518,10 +568,12 @@ def _problems(table: pa.Table) -> Iterator[str]:
     columns = [_column(table, name) for name in _INTEGERS]
     columns += [_column(table, "counters").items, *(files.field(name) for name in _NUMBERS)]
     statistics = files.field("statistics")
-    columns.append(statistics.flatten().field("null_count"))
+    columns += [statistics.flatten().field(name) for name in ("column", "null_count")]
     unsigned = [to_numpy(column).view(np.uint64) for column in columns]
     if any(values.max(initial=0) > MAX_INTEGER for values in unsigned):
         yield f"a number is not from 0 to {MAX_INTEGER}"
+    if to_numpy(_column(table, "column_ids").values).min(initial=1) < 1:
+        yield "an id of a column is not from 1 on"
     if not are_names(_column(table, "job_id")):
         yield "a job has no name of a job"
     if any_match(files.field("path"), _NO_PATH):

@@ -13,15 +13,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import pyarrow as pa
 from msgspec import Meta, Struct
 
+from arrow_format.arrays.column_ids import MAX_COLUMN_ID, Columns, problem_of_ids
 from arrow_format.keys.combination import check_functions, combined_schema
 from arrow_format.keys.partitioner import check_described
 from arrow_format.keys.sort_keys import check_sort_by
 from arrow_format.log.job_ends import JobEnd
 from arrow_format.log.result import PERSISTENT, Released, ResultDescription
 from arrow_format.model import MAX_SUBPARTITIONS, Name, Natural
+from arrow_format.options import Codec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+ColumnId = Annotated[int, Meta(ge=0, le=MAX_COLUMN_ID)]
 
 
 class VersionShape(Struct, frozen=True, omit_defaults=True):
@@ -34,6 +38,10 @@ class VersionShape(Struct, frozen=True, omit_defaults=True):
     """Spark's JSON of the schema; None when it was written without Spark."""
     num_subpartitions: Annotated[int, Meta(ge=1, le=MAX_SUBPARTITIONS)]
     partitioner: dict[str, Any]
+    column_ids: tuple[ColumnId, ...]
+    """Of the columns of :attr:`data_schema`, and of all inside them, depth first."""
+    codec: Codec = "zstd"
+    """Of the last write; files say their own."""
     sort_by: tuple[tuple[str, str], ...] = ()
     combine: dict[str, str] = {}
     """Functions of the columns that rows of equal keys were combined by, in each map task."""
@@ -42,12 +50,20 @@ class VersionShape(Struct, frozen=True, omit_defaults=True):
     """The version from which on the partitioner has the bounds that it has; 0 where it has none. A
     rollback brings back the one that its shape had."""
 
+    @property
+    def columns(self) -> Columns:
+        """The schema with its ids."""
+        return Columns(self.data_schema, self.column_ids)
+
 
 def check_shape(shape: VersionShape) -> None:
     """Raise ValueError, OptionError or SchemaError for a shape of which no rows can be."""
     if not isinstance(shape.partitioner.get("kind"), str):
         msg = "the partitioner is not an object with a kind"
         raise ValueError(msg)  # noqa: TRY004  of what was parsed, not of an argument
+    problem = problem_of_ids(shape.columns)
+    if problem is not None:
+        raise ValueError(problem)
     check_sort_by(shape.data_schema, shape.sort_by)
     check_described(shape.partitioner, shape.data_schema)
     combined_schema(shape.data_schema, check_functions(shape.combine))
@@ -154,6 +170,8 @@ class LogState(Struct, frozen=True, omit_defaults=True):
     tags: dict[Name, Tag] = {}
     restored: tuple[Natural, ...] = ()
     """Versions from :attr:`oldest` on that have map outputs of earlier ones by a rollback."""
+    last_column_id: ColumnId = 0
+    """The largest id that a column ever had; it never goes back."""
     deleted: Natural = 0
     """The version of the last deletion that a user asked for; versions before it may have rows
     that are to be gone. What replaces rows by others, or says the same otherwise, is none."""
@@ -185,6 +203,8 @@ def problems_of_state(state: LogState, newest: int) -> Iterator[str]:
         yield f"the log's state after entry {newest} has the number {max(numbers)}"
     if (state.shape is None) != (state.version == 0):
         yield "a log has the shape of its newest version, and without a version none"
+    if state.shape is not None and max(state.shape.column_ids) > state.last_column_id:
+        yield f"a column has an id above {state.last_column_id}, the last that was given"
     if state.content > state.changed or state.changed > state.version or state.base > state.oldest:
         yield "the numbers of the log's state contradict each other"
     if state.is_ended and state.released is None:

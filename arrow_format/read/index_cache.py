@@ -7,7 +7,8 @@ from collections import OrderedDict
 from functools import partial
 from typing import TYPE_CHECKING
 
-from arrow_format.arrays.schema_evolution import can_read_as
+from arrow_format.arrays.column_ids import Columns, inside_is_alike, names_in, problem_of_ids
+from arrow_format.arrays.schema_evolution import can_read_as, shared_columns
 from arrow_format.concurrency import run_concurrently
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
 from arrow_format.read.partitioned_file import PartitionedFileReader
@@ -61,6 +62,8 @@ class IndexCache:
             if isinstance(error, CorruptShuffleError):  # copies of a newer version do not help
                 msg = f"{msg}. {ADVICE}"
             raise type(error)(msg) from error
+        if output.column_ids:  # none are given before the commit, when names are the version's
+            _name_columns(reader, version, output)
         _check_identity(reader, version, output)
         with self._lock:
             if key not in self._kept:
@@ -90,6 +93,21 @@ class IndexCache:
         yield from run_concurrently(window, max_requests)
 
 
+def _name_columns(reader: PartitionedFileReader, version: LogEntry, output: MapOutput) -> None:
+    """Call the columns of a file what its version calls those with the same ids."""
+    stored, columns = Columns(reader.metadata.data_schema, output.column_ids), version.columns
+    problem = problem_of_ids(stored)
+    if problem is None and not inside_is_alike(stored, columns):
+        problem = "what is inside a column has other ids than in its version"
+    if problem is not None:
+        msg = (
+            f"{reader.storage.root}/{reader.file.index_path}: the commit log has ids that are not "
+            f"those of its columns ({problem}). {ADVICE}"
+        )
+        raise CorruptShuffleError(msg)
+    reader.rename_columns(names_in(stored, columns))
+
+
 def _check_identity(reader: PartitionedFileReader, version: LogEntry, output: MapOutput) -> None:
     where = f"{reader.storage.root}/{reader.file.index_path}"
     metadata = reader.metadata
@@ -104,7 +122,9 @@ def _check_identity(reader: PartitionedFileReader, version: LogEntry, output: Ma
     if metadata.num_subpartitions != version.num_subpartitions:
         actual = f"{metadata.num_subpartitions} subpartitions"
         wanted = str(version.num_subpartitions)
-    elif not can_read_as(metadata.data_schema, version.data_schema):
+    elif not can_read_as(
+        shared_columns(metadata.data_schema, version.data_schema), version.data_schema
+    ):
         actual, wanted = _columns(metadata.data_schema), _columns(version.data_schema)
     elif metadata.sort_by != version.sort_by:
         actual, wanted = _order(metadata.sort_by), _order(version.sort_by)

@@ -7,11 +7,12 @@ Source: FLIP-148, ``PartitionedFileReader``.
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from arrow_format.arrays.column_ids import renamed
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
 from arrow_format.format.chunk_table import Encoding
 from arrow_format.format.index_file import decode_index, statistics_section
@@ -93,6 +94,16 @@ class PartitionedFileReader:
             raise CorruptShuffleError(msg)
         self._section = statistics_section(index)
         self._statistics: Mapping[str, ColumnStatistics] | None = None
+
+    def rename_columns(self, names: Mapping[str, str]) -> None:
+        """Call the columns other names, wherever this file's metadata name one."""
+        metadata = self.metadata
+        self.metadata = replace(
+            metadata,
+            data_schema=renamed(metadata.data_schema, names),
+            sort_by=tuple((names.get(name, name), order) for name, order in metadata.sort_by),
+            statistics=tuple(names.get(name, name) for name in metadata.statistics),
+        )
 
     @property
     def codec(self) -> Codec:

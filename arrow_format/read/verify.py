@@ -100,7 +100,7 @@ def verify_snapshot(
     try:
         logged = snapshot.map_outputs.file_statistics(
             (field.name for field in version.data_schema if has_statistics(field.type)),
-            version.data_schema,
+            version.columns,
         )
     except CorruptShuffleError as error:
         if raise_on_damage:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
+from arrow_format.arrays.column_ids import give_ids
 from arrow_format.arrays.spark_schema_evolution import widen_schemas
 from arrow_format.errors import CorruptShuffleError, OptionError, ShuffleNotFoundError
 from arrow_format.jobs.cleanup import abort_after
@@ -199,7 +200,10 @@ def _as_version(entries: tuple[LogEntry, ...]) -> Snapshot:
     schema, spark_schema = reduce(
         widen_schemas, ((entry.data_schema, entry.spark_schema) for entry in entries)
     )
-    shape = structs.replace(last.shape, data_schema=schema, spark_schema=spark_schema)
+    columns = give_ids(schema, [entry.columns for entry in reversed(entries)], 0)
+    shape = structs.replace(
+        last.shape, data_schema=schema, column_ids=columns.ids, spark_schema=spark_schema
+    )
     totals = sum_totals([entry.totals for entry in entries], last.num_subpartitions)
     outputs = MapOutputs.concat([entry.map_outputs for entry in entries])
     newest = structs.replace(last, pending_shape=shape)
@@ -234,6 +238,7 @@ def _job(
         ),
         makes_root=False,
         base_version=log.newest_version(),
+        known=last.columns,
         sort_by=last.sort_by,
         owners=result.owners,
         num_map_tasks=1,

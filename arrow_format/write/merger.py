@@ -19,7 +19,11 @@ import pyarrow as pa
 from arrow_format.arrays.buffers import to_arrow
 from arrow_format.arrays.radix_sort import sort_permutation
 from arrow_format.arrays.row_sizes import most_items
-from arrow_format.arrays.schema_evolution import can_read_as, has_same_columns
+from arrow_format.arrays.schema_evolution import (
+    can_read_as,
+    has_same_columns,
+    shared_columns,
+)
 from arrow_format.arrays.selection import take
 from arrow_format.errors import CorruptShuffleError, OptionError, SchemaError, StorageError
 from arrow_format.format.chunk_codec import ChunkDecoder
@@ -267,7 +271,9 @@ class PartitionedFileMerger:
             if (
                 theirs.num_subpartitions != ours.num_subpartitions
                 or theirs.sort_by != ours.sort_by
-                or not can_read_as(theirs.data_schema, ours.data_schema)
+                or not can_read_as(
+                    shared_columns(theirs.data_schema, ours.data_schema), ours.data_schema
+                )
             ):
                 msg = (
                     f"{index.storage.root}/{index.file.path}: its columns, sort keys or number of "

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from arrow_format.arrays.buffers import text_array, to_arrow
+from arrow_format.arrays.buffers import to_arrow
 from arrow_format.errors import ClosedError, ShuffleError, StorageError
 from arrow_format.format.chunk_table import ChunkTable
 from arrow_format.format.index_file import encode_index
@@ -348,7 +348,7 @@ class PartitionedFileWriter:
             num_broadcast_rows=broadcast_rows(self._regions),
             first_subpartition=first,
             end_subpartition=end,
-            statistics=file_statistics(statistics),
+            statistics=file_statistics(statistics, self._metadata.data_schema),
         )
 
     def unfinished(self) -> UnfinishedFile:
@@ -386,8 +386,8 @@ class PartitionedFileWriter:
         self.release()
 
 
-def file_statistics(chunks: Mapping[str, ColumnStatistics]) -> pa.StructArray:
-    """Return what a map status and the log say of a file, given the statistics of its chunks."""
+def file_statistics(chunks: Mapping[str, ColumnStatistics], schema: pa.Schema) -> pa.StructArray:
+    """Return what a map status says of a file of a schema, given the statistics of its chunks."""
     whole = {name: combined(column, np.zeros(1, np.int64)) for name, column in chunks.items()}
     known = {name: column for name, column in whole.items() if column.null_count[0] > UNKNOWN}
     if not known:
@@ -396,7 +396,8 @@ def file_statistics(chunks: Mapping[str, ColumnStatistics]) -> pa.StructArray:
         pa.concat_arrays([to_binaries(getattr(column, side)) for column in known.values()])
         for side in ("minimum", "maximum")
     ]
+    positions = np.array([schema.get_field_index(name) for name in known], np.int64)
     null_counts = np.concatenate([column.null_count for column in known.values()])
     return pa.StructArray.from_arrays(
-        [text_array(known), *bounds, to_arrow(null_counts)], fields=list(FILE_STATISTICS)
+        [to_arrow(positions), *bounds, to_arrow(null_counts)], fields=list(FILE_STATISTICS)
     )

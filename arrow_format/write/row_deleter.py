@@ -113,7 +113,8 @@ class RowDeleter:
         is_stored_alike = has_same_columns(stored, schema)
         options = replace(self._options, codec=index.codec)
         statistics = region_statistics(index)
-        metadata = replace(self._metadata, statistics=index.metadata.statistics)
+        kept = tuple(name for name in index.metadata.statistics if name in schema.names)
+        metadata = replace(self._metadata, statistics=kept)
         try:
             writer = PartitionedFileWriter(storage, path, metadata, options)
         except ObjectNotFoundError as error:

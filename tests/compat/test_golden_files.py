@@ -155,8 +155,10 @@ def test_the_files_have_what_they_are_kept_for():
 def test_statistics_that_are_cut_absent_and_unknown():
     path = HERE / "v1/statistics/shuffle"
     for version, names in ((1, ["id", "text", "x"]), (2, ["text"]), (3, [])):
-        file = open_shuffle(path, version).map_outputs[-1].files[0]
-        assert file.statistics.field("column").to_pylist() == names
+        shuffle = open_shuffle(path, version)
+        ids = [shuffle.snapshot.newest.columns.by_name[name] for name in names]
+        file = shuffle.map_outputs[-1].files[0]
+        assert file.statistics.field("column").to_pylist() == ids
     shuffle = open_shuffle(path)
     ((file,),) = (output.files for output in shuffle.map_outputs)
     index = PartitionedFileReader(shuffle.storage, file)
@@ -167,7 +169,7 @@ def test_statistics_that_are_cut_absent_and_unknown():
     assert not is_unknown.all()
     assert {len(text) for text in known["text"].maximum.to_pylist() if text} == {16}
     assert (known["text"].maximum.is_null().to_numpy(False) & (known["text"].null_count == 0)).any()
-    bounds = shuffle.map_outputs.file_statistics(["text"], shuffle.schema)["text"]
+    bounds = shuffle.map_outputs.file_statistics(["text"], shuffle.snapshot.newest.columns)["text"]
     assert bounds.null_count.tolist() == [UNKNOWN]
 
 

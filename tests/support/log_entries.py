@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from arrow_format.arrays.column_ids import give_ids
 from arrow_format.log.commit_log import draft
 from arrow_format.log.outputs import NO_OUTPUTS, MapOutputs
 from arrow_format.log.state import VersionShape
@@ -21,14 +22,15 @@ if TYPE_CHECKING:
     from arrow_format.log.reader import LogView
 
 N = 4
-SHAPE = VersionShape("the-shuffle", SCHEMA, None, N, {"kind": "column", "column": "p"})
+COLUMNS = give_ids(SCHEMA, [], 0)
+SHAPE = VersionShape("the-shuffle", SCHEMA, None, N, {"kind": "column", "column": "p"}, COLUMNS.ids)
 FILE = PartitionedFile("a", 1, 1, 8, 8, 8, 8)
 
 
 def one_output(job_id: str) -> MapOutputs:
     """A map output of one row, whose file is nowhere."""
     file = PartitionedFile(f"map_outputs/{job_id}/x", 1, 1, 8, 8, 8, 8)
-    return MapOutputs.of([MapOutput(job_id, 0, 0, (file,))])
+    return MapOutputs.of([MapOutput(job_id, 0, 0, (file,))]).with_columns(COLUMNS)
 
 
 def next_entry(view: LogView, operation: str = "append", **changes: Any) -> LogEntry:
@@ -44,8 +46,13 @@ def next_entry(view: LogView, operation: str = "append", **changes: Any) -> LogE
         fields["totals"] = totals
         if operation.startswith("pending"):
             fields["pending_shape"] = SHAPE
+            fields["state"] = {"last_column_id": max(COLUMNS.ids), **fields["state"]}
         else:
-            fields["state"] = {"shape": SHAPE, **fields["state"]}
+            fields["state"] = {
+                "shape": SHAPE,
+                "last_column_id": max(COLUMNS.ids),
+                **fields["state"],
+            }
     fields.setdefault("map_outputs", NO_OUTPUTS)
     return draft(view, operation, **fields)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from arrow_format.arrays.column_ids import give_ids
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.target import open_target
@@ -100,16 +101,19 @@ def write_file(
 def entry_of(file: PartitionedFile, n: int, schema: pa.Schema = SCHEMA) -> LogEntry:
     """A log entry, committed nowhere, that names one file of :func:`write_file`."""
     output = MapOutput("the-job", 3, 1, (file,))
-    shape = VersionShape("the-shuffle", schema, None, n, {"kind": "column", "column": "p"})
+    columns = give_ids(schema, [], 0)
+    described = {"kind": "column", "column": "p"}
+    shape = VersionShape("the-shuffle", schema, None, n, described, columns.ids)
+    state = LogState(shape=shape, version=1, content=1, changed=1, last_column_id=max(columns.ids))
     return LogEntry(
         version=1,
         operation="overwrite",
         commit_id="the-commit",
         parent=None,
         committed_at_ms=0,
-        state=LogState(shape=shape, version=1, content=1, changed=1),
+        state=state,
         job_id="the-job",
-        content=Delta(MapOutputs.of([output]).at_version(1)),
+        content=Delta(MapOutputs.of([output]).with_columns(columns).at_version(1)),
     )
 
 

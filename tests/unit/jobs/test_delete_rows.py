@@ -666,7 +666,9 @@ def test_bounds_of_new_files_are_those_of_the_rows_that_are_left(tmp_path, merge
     assert delete_rows(tmp_path, {"k": [NEEDLE]}).statistics_columns == ()
     shuffle = open_shuffle(tmp_path)
     assert shuffle.verify().ok
-    largest = shuffle.map_outputs.file_statistics(["k"], shuffle.schema)["k"].maximum
+    largest = shuffle.map_outputs.file_statistics(["k"], shuffle.snapshot.newest.columns)[
+        "k"
+    ].maximum
     assert max(largest.to_pylist()) == max(shuffle.read().read_all()["k"].to_pylist())
 
 

@@ -43,6 +43,7 @@ SHAPE = VersionShape(
     spark_schema='{"type":"struct"}',
     num_subpartitions=3,
     partitioner={"kind": "hash", "keys": ["a"], "seed": 42},
+    column_ids=(1, 2, 3, 5),
     sort_by=(("a", "descending"),),
 )
 SHAPE_JSON = msgspec.to_builtins(SHAPE, enc_hook=to_json)
@@ -57,9 +58,11 @@ ENTRY = LogEntry(
     commit_id="c",
     parent="b",
     committed_at_ms=1_700_000_000_000,
-    state=LogState(shape=SHAPE, version=7, content=7, changed=7, oldest=2, checkpoint=3),
+    state=LogState(
+        shape=SHAPE, version=7, content=7, changed=7, oldest=2, checkpoint=3, last_column_id=6
+    ),
     job_id="job",
-    content=Delta(MapOutputs.of(OUTPUTS).at_version(7), totals=TOTALS),
+    content=Delta(MapOutputs.of(OUTPUTS).with_columns(SHAPE.columns).at_version(7), totals=TOTALS),
     num_outputs=2,
     num_rows=12,
     num_bytes=128,
@@ -82,7 +85,7 @@ def sealed(body: bytes) -> bytes:
 
 def with_outputs(*outputs, operation="append"):
     """Bytes of an entry of any map outputs, whose sums fit."""
-    made = MapOutputs.of(outputs).at_version(7)
+    made = MapOutputs.of(outputs).with_columns(SHAPE.columns).at_version(7)
     sums = made.num_rows, made.num_bytes
     totals = tuple(np.array([total, 0, 0], np.int64) for total in sums)
     entry = structs.replace(
@@ -98,7 +101,8 @@ def test_round_trip():
     assert found.data_schema.equals(ENTRY.data_schema, check_metadata=True)
     assert [part.tolist() for part in found.totals] == [part.tolist() for part in TOTALS]
     assert list(found.map_outputs) == [
-        replace(one, position=Position(7, one.map_task, 7)) for one in OUTPUTS
+        replace(one, position=Position(7, one.map_task, 7), column_ids=SHAPE.column_ids)
+        for one in OUTPUTS
     ]
 
 

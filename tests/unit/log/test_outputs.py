@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from arrow_format.arrays.column_ids import Columns
 from arrow_format.errors import CorruptShuffleError
 from arrow_format.format.batch_frame import decode_table, encode_table
 from arrow_format.format.statistics import UNKNOWN
@@ -39,12 +40,12 @@ def statistics(draw, rows):
     return pa.array(
         [
             {
-                "column": name,
+                "column": id_,
                 "minimum": draw(bound),
                 "maximum": draw(bound),
                 "null_count": draw(st.integers(0, rows)),
             }
-            for name in draw(st.sets(st.sampled_from(["a", "b", "c d"])))
+            for id_ in draw(st.sets(st.integers(1, 9)))
         ],
         FILE_STATISTICS,
     )
@@ -85,6 +86,7 @@ def map_outputs(draw, *, placed=True):
                 files=tuple(files),
                 counters=counters,
                 position=position if placed else None,
+                column_ids=draw(st.sampled_from([(), (1,), (7, 2, 3), (1, 2**31 - 1)])),
             )
         )
     return tuple(made)
@@ -215,7 +217,7 @@ def test_what_no_writer_writes_is_refused_among_others_too():
 
 
 def with_bounds(number, *columns):
-    """A map output of one file of ten rows with ``(name, minimum, maximum, null count)``."""
+    """A map output of one file of ten rows with ``(id, minimum, maximum, null count)``."""
     named = [dict(zip(FILE_STATISTICS.names, column, strict=True)) for column in columns]
     file = replace(
         FILE, path=f"f{number}", num_rows=10, statistics=pa.array(named, FILE_STATISTICS)
@@ -226,18 +228,16 @@ def with_bounds(number, *columns):
 def test_statistics_of_all_files_as_a_later_schema():
     outputs = MapOutputs.of(
         [
-            with_bounds(0, ("a", b"\xfe\xff", b"\x05\x00", 3), ("t", b"x", None, 0)),
+            with_bounds(0, (1, b"\xfe\xff", b"\x05\x00", 3), (2, b"x", None, 0)),
             MapOutput("job", 1, 0, (), position=Position(1, 1, 1)),
             with_bounds(2),
-            with_bounds(3, ("a", None, None, 10)),
-            with_bounds(
-                4, ("t", b"", "\u00e9".encode(), 0), ("a", bytes(8), b"\x01" + bytes(7), 0)
-            ),
+            with_bounds(3, (1, None, None, 10)),
+            with_bounds(4, (2, b"", "\u00e9".encode(), 0), (1, bytes(8), b"\x01" + bytes(7), 0)),
         ]
     )
     schema = pa.schema([("a", pa.int64()), ("t", pa.string()), ("new", pa.date32())])
     for known in (outputs, decode_outputs(encode_outputs(outputs))):
-        found = known.file_statistics(["a", "t", "new"], schema)
+        found = known.file_statistics(["a", "t", "new"], Columns(schema, (1, 2, 3)))
         assert {name: column.minimum.type for name, column in found.items()} == {
             field.name: field.type for field in schema
         }
@@ -250,7 +250,7 @@ def test_statistics_of_all_files_as_a_later_schema():
         assert found["new"].null_count.tolist() == [UNKNOWN] * 4
         assert found["a"].num_rows.tolist() == [10] * 4
     with pytest.raises(CorruptShuffleError, match="column 'a' that are not int8: a value of 2"):
-        outputs.file_statistics(["a"], pa.schema([("a", pa.int8())]))
+        outputs.file_statistics(["a"], Columns(pa.schema([("a", pa.int8())]), (1,)))
 
 
 @pytest.mark.parametrize(
@@ -259,11 +259,11 @@ def test_statistics_of_all_files_as_a_later_schema():
         ({"first_subpartition": 3, "end_subpartition": 3}, "rows in no subpartition"),
         ({"first_subpartition": 4, "end_subpartition": 3}, "rows in no subpartition"),
         (
-            {"statistics": pa.array([("a", None, None, 2)], FILE_STATISTICS)},
+            {"statistics": pa.array([(1, None, None, 2)], FILE_STATISTICS)},
             "more nulls of a column than rows",
         ),
         (
-            {"statistics": pa.array([("a", None, None, -1)], FILE_STATISTICS)},
+            {"statistics": pa.array([(1, None, None, -1)], FILE_STATISTICS)},
             "a number is not from 0",
         ),
     ],

@@ -3,6 +3,7 @@
 import threading
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 from msgspec import structs
 
@@ -106,7 +107,10 @@ def test_an_index_of_another_map_output_is_refused(storage, change):
     ("change", "message"),
     [
         ({"num_subpartitions": 6}, "has 5 subpartitions; its version has 6"),
-        ({"data_schema": SCHEMA.remove(2)}, "columns p: int32, v: int64, s: string; its version"),
+        (
+            {"data_schema": SCHEMA.set(1, pa.field("v", pa.int32()))},
+            "columns p: int32, v: int64, s: string; its version",
+        ),
         ({"sort_by": (("v", "ascending"),)}, "has no sort order; its version has v ascending"),
     ],
 )
@@ -117,6 +121,17 @@ def test_an_index_that_differs_from_its_version_is_refused(storage, change, mess
     entry = structs.replace(entry, state=structs.replace(entry.state, shape=shape))
     with pytest.raises(CorruptShuffleError, match=rf"a\.shuffle\.index: .*{message}"):
         IndexCache(storage).index_of(entry, entry.map_outputs[0], file)
+
+
+@pytest.mark.parametrize("ids", [(1, 2), (1, 2, 3, 4), (1, 2, 2)])
+def test_ids_that_are_not_those_of_the_columns_are_refused(storage, ids):
+    (file,) = written(storage, "a")
+    entry = entry_of(file, N)
+    output = replace(entry.map_outputs[0], column_ids=ids)
+    with pytest.raises(
+        CorruptShuffleError, match=r"a\.shuffle\.index: .* not those of its columns"
+    ):
+        IndexCache(storage).index_of(entry, output, file)
 
 
 @pytest.mark.parametrize("change", [b"\0", -1])
