@@ -15,6 +15,7 @@ import pytest
 
 import arrow_format
 from arrow_format import MergePolicy, StorageError, UnsettledCommitError, WriteOptions
+from arrow_format.storage.open import open_storage
 from arrow_format.storage.put_probe import PROBE_DIRECTORY
 from tests.support.exhaustive import IS_NIGHT
 from tests.support.fault_proxy import FAULTS, REFUSALS, proxy_to
@@ -156,3 +157,22 @@ def test_a_commit_that_is_never_answered_says_what_is_known(request, store, faul
         assert fault == "lost"
     shuffle.append(shuffle.direct, 500)
     assert shuffle.values() == sorted([*found, *range(500, 500 + ROWS)])
+
+
+@guarantee("refused commit")
+@pytest.mark.parametrize("store", STORES if ALL else ["gs"])
+def test_a_commit_that_is_refused_says_so_and_leaves_nothing(request, store):
+    """A commit that is refused (403): an error that says so, and no files of it"""
+    server = request.getfixturevalue(store)
+    shuffle = Shuffle(server)
+    with proxy_to(server) as proxy:
+        shuffle.merge(proxy.options)
+        storage = open_storage(shuffle.path, shuffle.direct)
+        before = storage.files("", depth=9)
+        proxy.break_next("403", PATTERNS["entry"][""], times=1_000_000)
+        with pytest.raises(StorageError, match=r"so there is no new version \(.*403") as error:
+            shuffle.act("entry", proxy.options)
+        assert not isinstance(error.value, UnsettledCommitError)
+        assert len(proxy.broken) == 1
+    assert storage.files("", depth=9) == before
+    assert shuffle.values() == list(range(2 * ROWS))

@@ -60,6 +60,7 @@ from arrow_format.log.outputs import NO_KEYS, NO_OUTPUTS, MapOutputs
 from arrow_format.log.reader import LogReader, LogView
 from arrow_format.log.state import LastCommit, PendingNumbers
 from arrow_format.storage.open import ObjectExistsError, ObjectNotFoundError, Storage
+from arrow_format.storage.protocol import PutRefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -105,9 +106,9 @@ class CommitLog(LogReader):
     def __init__(self, storage: Storage) -> None:
         super().__init__(storage)
         self.has_put = False
-        """Whether the put of an entry was begun."""
+        """Whether the put of an entry was begun, and not refused."""
         self.is_answered = False
-        """Whether the last put was answered: what it put is durable."""
+        """Whether the last put was answered: what it put, if anything, is durable."""
 
     def check_writers(self, view: LogView) -> None:
         """Raise FormatVersionError where only a newer release may write this log."""
@@ -225,9 +226,16 @@ class CommitLog(LogReader):
         path = entry_path(entry.version)
         data = readable(encode_entry(entry), check, f"{self.root}/{path}")
         self._storage.check_puts()  # while it is certain that nothing was put
+        before = self.has_put, self.is_answered
         self.has_put, self.is_answered = True, False
         try:
             self._storage.put_if_absent(path, data, sync=sync)
+        except PutRefusedError as error:
+            self.has_put, self.is_answered = before
+            if self.has_put:
+                raise
+            msg = f"{self.root}: the store refused the commit, so there is no new version ({error})"
+            raise PutRefusedError(msg) from error
         except (ObjectExistsError, ObjectNotFoundError):
             self.is_answered = True
             raise

@@ -21,7 +21,6 @@ from arrow_format.storage.obstore_connection import (
     environment_digest,
     obstore,
     parse_uri,
-    patience_s,
 )
 from arrow_format.storage.options import StorageOptions
 from arrow_format.storage.protocol import (
@@ -30,13 +29,14 @@ from arrow_format.storage.protocol import (
     ObjectReader,
     ObjectStat,
     ObjectWriter,
+    PutRefusedError,
     check_length,
     truncated_error,
 )
 from arrow_format.storage.put_probe import MANY_ROUNDS, ROUNDS, check_store
+from arrow_format.storage.repeated import answered, uncertain
 from arrow_format.storage.store_errors import (
     ConflictedError,
-    CutAnswerError,
     OutOfRangeError,
     StoreErrors,
     UnansweredError,
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from arrow_format.storage.protocol import ByteSource
+
 
 T = TypeVar("T")
 
@@ -124,25 +125,7 @@ class ObjectStorage:
         creates: bool = False,
         repeats: tuple[type[StorageError], ...] = (UnansweredError,),
     ) -> T:
-        """Return an answer; ask again while it gets lost, and once where it was cut.
-
-        obstore repeats reads and parts of uploads itself, but no answer that was cut, and none of
-        the requests that may not be repeated in general: deletions, puts on a condition, the first
-        of an upload on Google. Those may be here, where bytes tell whose object there is.
-        """
-        end, is_second = time.monotonic() + patience_s(), False
-        while True:
-            try:
-                with self._errors(what, path, creates=creates):
-                    return ask()
-            except CutAnswerError:
-                if is_second:
-                    raise
-                is_second = True
-            except repeats:
-                if time.monotonic() >= end:
-                    raise
-                time.sleep(random.uniform(0, 0.5))
+        return answered(self._errors(what, path, creates=creates), ask, repeats)
 
     def _key(self, path: str) -> str:
         return "/".join(part for part in (self._prefix, path) if part)
@@ -166,25 +149,6 @@ class ObjectStorage:
         """
         return Upload(self, path)
 
-    def _started(self, path: str, views: Sequence[memoryview]) -> Any:  # noqa: ANN401
-        """Return obstore's writer with its first bytes; it starts an upload if they are a part.
-
-        That may be repeated: a store shows nothing of an upload that it may have started before.
-        """
-
-        def start() -> Any:  # noqa: ANN401
-            upload = obstore().open_writer(
-                self._store,
-                self._key(path),
-                buffer_size=PART_BYTES,
-                max_concurrency=PARTS_UNDER_WAY,
-            )
-            for view in views:
-                upload.write(view)
-            return upload
-
-        return self._answered("create it", path, start, repeats=(UnansweredError, ConflictedError))
-
     def put_if_absent(self, path: str, data: bytes, *, sync: bool) -> None:
         self.check_puts()
         for attempt in range(_CONFLICTS):
@@ -198,6 +162,10 @@ class ObjectStorage:
                     raise
                 # Another put was in progress when ours came, or its object was deleted since.
                 time.sleep(random.uniform(0, 0.05 * 2**attempt))
+            except PutRefusedError as error:
+                if not attempt:
+                    raise
+                raise uncertain(error) from None
             else:
                 return
         msg = f"{conflict}. It is not there, {_CONFLICTS} times: others delete it; try again"
@@ -411,8 +379,24 @@ class Upload:
         self._sign_if_due()
 
     def _start(self) -> None:
-        self._upload = self._storage._started(self._path, self._first)
+        """Give what there is to obstore, which starts an upload if it is a part.
+
+        That may be repeated: a store shows nothing of an upload that it may have started before.
+        """
+        repeats = (UnansweredError, ConflictedError)
+        self._upload = self._storage._answered("create it", self._path, self._new, repeats=repeats)
         self._first = []
+
+    def _new(self) -> Any:  # noqa: ANN401
+        upload = obstore().open_writer(
+            self._storage._store,
+            self._storage._key(self._path),
+            buffer_size=PART_BYTES,
+            max_concurrency=PARTS_UNDER_WAY,
+        )
+        for view in self._first:
+            upload.write(view)
+        return upload
 
     def _sign_if_due(self) -> None:
         if time.monotonic() - self._signed_at < SIGN_INTERVAL_S:

@@ -44,6 +44,10 @@ class ObjectExistsError(StorageError):
     """An object of that name exists already; nothing was written."""
 
 
+class PutRefusedError(StorageError):
+    """The answer to the one try of a put says that it was refused: nothing was put."""
+
+
 class StoreRefusedError(StorageError):
     """A store does not keep what commits rest on: put-if-absent, reads of what was put, names."""
 
@@ -162,7 +166,8 @@ class Storage(Protocol):
 
         Raises :class:`ObjectExistsError` when it exists; on an object store, with other bytes:
         equal bytes may come from this very put, repeated after its answer got lost. So writers that
-        compete for a name must put different bytes.
+        compete for a name must put different bytes. Raises :class:`PutRefusedError` where it is
+        certain that nothing was put, nor will be.
         """
 
     def replace(self, path: str, data: bytes, *, sync: bool) -> None:

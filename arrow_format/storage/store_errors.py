@@ -15,7 +15,11 @@ from typing import TYPE_CHECKING
 from arrow_format.errors import ShuffleError, StorageError
 from arrow_format.storage.credentials import REFRESHED, end_of
 from arrow_format.storage.options import VARIABLES, StorageOptions
-from arrow_format.storage.protocol import ObjectExistsError, ObjectNotFoundError
+from arrow_format.storage.protocol import (
+    ObjectExistsError,
+    ObjectNotFoundError,
+    PutRefusedError,
+)
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -41,6 +45,9 @@ _NO_CREDENTIALS = (
     r"[?&]resource=https%3A%2F%2Fstorage\.azure\.com|Account must be specified"
 )
 _REFUSED = r"\bcode: 40[13]"
+_NOT_TAKEN = r"\bcode: (?!408|409|412|429)4\d\d"
+_REPEATED = r"after \d+ retries"
+"""By obstore: an earlier answer, that the store failed, does not say what it did."""
 _ADVICE = (
     (_NO_BUCKET, "There is no such bucket: create it, or check the URI"),
     (
@@ -55,7 +62,7 @@ _ADVICE = (
     ("builder error", "For an endpoint without TLS set {prefix}ALLOW_HTTP=true or allow_http"),
     ("HTTP error", "The store cannot be reached: check endpoint, region and network"),
     (
-        r"\bcode: (?!408|409|429)4\d\d",
+        _NOT_TAKEN,
         # S3 answers so to a look at an object with a token that has expired, and says no more.
         "The store does not take such a request: check the names in the URI, the options, and "
         "whether a token has expired",
@@ -130,6 +137,8 @@ class StoreErrors:
             if isinstance(error, FileNotFoundError) and not re.search(_NO_BUCKET, text):
                 return ObjectNotFoundError(f"{where}: not there; cannot {what}")
             kind = next((of for pattern, of in _KINDS if re.search(pattern, text)), StorageError)
+            if self._creates and re.search(_NOT_TAKEN, text) and not re.search(_REPEATED, text):
+                kind = PutRefusedError
             advice = advice_for(text, where.partition(":")[0], self._options) or "Try again"
             return kind(f"{where}: {shown(text, self._options)}; cannot {what}. {advice}")
         if type(error).__name__ == "PanicException":  # a value that obstore did not expect

@@ -65,7 +65,10 @@ class FaultProxy:
         self._is_over = threading.Event()
 
     def break_next(self, fault: str, pattern: str, *, times: int = 1) -> None:
-        """Break the next requests in whose method and path, with the query, a pattern is found."""
+        """Break the next requests in whose method and path, with the query, a pattern is found.
+
+        A fault is one of ``FAULTS``, or any other status of an answer.
+        """
         self._fault, self._pattern, self._left = fault, re.compile(pattern), times
 
     def limit(self, puts: int, gets: int) -> None:
@@ -101,8 +104,8 @@ class FaultProxy:
             return refusal(503, REFUSALS["503"])
         if not self._is_broken(asked):
             return _forwarded(self._upstream, asked)
-        if self._fault in REFUSALS:
-            return refusal(int(self._fault), REFUSALS[self._fault])
+        if self._fault.isdigit():
+            return refusal(int(self._fault), REFUSALS.get(self._fault, "Refused"))
         if self._fault == "silent":
             self._is_over.wait()
             return None

@@ -122,6 +122,10 @@ GUARANTEES: dict[str, dict[str, str]] = {
             "also when it is interrupted once or twice; if it cannot be settled, nothing is "
             "removed"
         ),
+        "refused commit": (
+            "A commit that the store refuses at its first try is an error that says that there is "
+            "no new version; behind a try without an answer it is settled like that"
+        ),
         "retried put": "A retried put that had already won is recognised",
         "freed numbers": (
             "What a late writer puts at a number that garbage collection has freed is used by no "

@@ -10,7 +10,13 @@ import pyarrow as pa
 import pytest
 from msgspec import structs
 
-from arrow_format import MergePolicy, merge_shuffle, open_shuffle, write_shuffle
+from arrow_format import (
+    MergePolicy,
+    merge_shuffle,
+    open_shuffle,
+    rollback_shuffle,
+    write_shuffle,
+)
 from arrow_format.errors import (
     CommitConflictError,
     CorruptShuffleError,
@@ -25,6 +31,7 @@ from arrow_format.log.entry import decode_entry, encode_entry, jobs_of
 from arrow_format.log.job_ends import encode_removed
 from arrow_format.log.names import entry_path, expired_path, numbers_of, segment_of
 from arrow_format.storage.open import ObjectExistsError, ObjectNotFoundError, PosixStorage
+from arrow_format.storage.protocol import PutRefusedError
 from arrow_format.streaming.lease import take_lease
 from tests.support.consumers import ConsumerRegistry
 from tests.support.guarantees import guarantee
@@ -463,6 +470,45 @@ def test_a_put_that_is_carried_out_late_leaves_no_version_without_files(tmp_path
     assert open_shuffle(path).read().read_all().num_rows == (6 if is_down else 3)
     write(path)
     assert open_shuffle(path).read().read_all().num_rows == (9 if is_down else 6)
+
+
+class RefusesEntries(PosixStorage):
+    """A store where credentials end at the commit: it refuses that, and all that comes after."""
+
+    puts_may_come_late = True
+    is_over = False
+
+    def put_if_absent(self, path, data, *, sync):
+        if path.endswith(".entry"):
+            self.is_over = True
+            msg = "403 Forbidden"
+            raise PutRefusedError(msg)
+        super().put_if_absent(path, data, sync=sync)
+
+    def list(self, path):
+        if self.is_over:
+            msg = "403 for a listing"
+            raise StorageError(msg)
+        return super().list(path)
+
+
+@guarantee("refused commit")
+@pytest.mark.parametrize("what", ["append", "merge", "rollback"])
+def test_a_commit_that_is_refused_says_that_nothing_was_committed(tmp_path, what):
+    path = str(tmp_path / "s")
+    append_row(path)
+    append_row(path)
+    commit = {
+        "append": append_row,
+        "merge": merge,
+        "rollback": lambda storage: rollback_shuffle(storage, 1),
+    }[what]
+    with pytest.raises(
+        StorageError, match=r"refused the commit, so there is no new version \(403 Forbidden\)"
+    ) as error:
+        commit(RefusesEntries(path))
+    assert not isinstance(error.value, UnsettledCommitError)
+    assert open_shuffle(path).version == 2
 
 
 class Interrupted(AnswersLate):

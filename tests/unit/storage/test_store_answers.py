@@ -6,6 +6,7 @@ import pytest
 
 from arrow_format.errors import OptionError, StorageError
 from arrow_format.storage.open import ObjectExistsError, ObjectNotFoundError, ObjectStorage
+from arrow_format.storage.protocol import PutRefusedError
 from tests.support.answering_server import Answer, answering, refusal
 from tests.support.azure_server import ACCOUNT
 from tests.support.azure_server import SECRET as ACCOUNT_KEY
@@ -110,6 +111,38 @@ def test_a_put_that_is_always_in_conflict_shows_what_the_store_says(scheme, monk
         pytest.raises(StorageError, match=r"a: .*409 Conflict: OperationAborted.*try again"),
     ):
         at(url, scheme).put_if_absent("a", b"x", sync=False)
+
+
+@guarantee("refused commit")
+@pytest.mark.parametrize("earlier", ["nothing", "lost", "failed"])
+def test_a_put_that_is_refused_is_certain_only_at_its_first_try(scheme, earlier, monkeypatch):
+    monkeypatch.setattr(ObjectStorage, "check_puts", lambda _storage: None)
+    answers = {"nothing": [], "lost": [Answer(200, lost=True)], "failed": [refusal(503)]}[earlier]
+
+    def answer(asked):
+        return answers.pop() if answers else refusal(403, "AccessDenied")
+
+    with (
+        answering(answer) as url,
+        pytest.raises(StorageError, match="a: 403 Forbidden: AccessDenied") as error,
+    ):
+        at(url, scheme).put_if_absent("a", b"mine", sync=False)
+    assert not answers
+    assert isinstance(error.value, PutRefusedError) == (earlier == "nothing")
+
+
+@guarantee("refused commit")
+def test_a_put_that_is_refused_behind_a_conflict_is_not_certain(scheme, monkeypatch):
+    """The conflict may be one with its own first try."""
+    monkeypatch.setattr(ObjectStorage, "check_puts", lambda _storage: None)
+    puts = iter([refusal(412, "PreconditionFailed"), refusal(403, "AccessDenied")])
+
+    def answer(asked):
+        return next(puts) if asked.method == "PUT" else Answer(404)
+
+    with answering(answer) as url, pytest.raises(StorageError, match="403 Forbidden") as error:
+        at(url, scheme).put_if_absent("a", b"mine", sync=False)
+    assert not isinstance(error.value, PutRefusedError)
 
 
 # Answers that are lost ----------------------------------------------------------------------------
