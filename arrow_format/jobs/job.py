@@ -40,7 +40,7 @@ from arrow_format.log.reader import LogView
 from arrow_format.model import BROADCAST, MAX_INTEGER, MapStatus, PartitionedFileMetadata
 from arrow_format.options import WriteOptions, check_integer, check_num_subpartitions, check_type
 from arrow_format.process_identity import ProcessIdentity, this_process
-from arrow_format.storage.credentials import announce_end
+from arrow_format.storage.credentials import check_end
 from arrow_format.storage.local_dirs import (
     check_local_dirs,
     find_roots,
@@ -231,7 +231,7 @@ def begin_job(
     hashed = partitioner.keys if isinstance(partitioner, HashPartitioner) else ()
     statistics = chosen_columns(options.statistics, stored, keys, hashed)
     storage = open_storage(path)
-    announce_end(storage.root, storage.options)
+    check_end(storage.root, storage.options)
     log = CommitLog(storage)
     view = log.view()
     log.check_writers(view)

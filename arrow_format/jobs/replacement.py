@@ -21,7 +21,7 @@ from arrow_format.log.entry import TAKE_NOTHING
 from arrow_format.log.outputs import MapOutputs
 from arrow_format.log.reader import has_expired
 from arrow_format.log.snapshot import Snapshot
-from arrow_format.storage.credentials import announce_end
+from arrow_format.storage.credentials import check_end
 from arrow_format.storage.local_dirs import check_local_dirs
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def replacing_job(shuffle: Shuffle, options: WriteOptions, num_map_tasks: int) -
     """Return a job whose map outputs replace some of a shuffle."""
     newest = shuffle.snapshot.newest
     storage = shuffle.storage
-    announce_end(storage.root, storage.options)
+    check_end(storage.root, storage.options)
     check_local_dirs(storage.root, options.local_dirs)
     return ShuffleJob(
         storage=storage,

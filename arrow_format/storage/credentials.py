@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import parse_qs
 
-from arrow_format.errors import OptionError
+from arrow_format.errors import OptionError, StorageError
 from arrow_format.storage.options import VARIABLES
 
 if TYPE_CHECKING:
@@ -92,8 +92,8 @@ def _is_asynchronous(provider: Callable[[], Any]) -> bool:
 def end_of(scheme: str, options: Mapping[str, str], environment: Mapping[str, str]) -> End | None:
     """Return when the credentials end that options give, or else the environment. Pure.
 
-    None where they do not say it: of keys, which do not end, of opaque tokens, and where a
-    provider refreshes them.
+    None where they do not say it: of keys, which do not end (on S3 without a session token), of
+    opaque tokens, and where a provider refreshes them.
     """
     if scheme not in _READ_FROM or PROVIDER in options:
         return None
@@ -102,6 +102,8 @@ def end_of(scheme: str, options: Mapping[str, str], environment: Mapping[str, st
     prefix = VARIABLES[scheme]
     variables = [(name, text) for name, text in environment.items() if name.startswith(prefix)]
     given = [*options.items(), *variables]
+    if scheme == "s3" and not any(_SESSION_TOKEN.fullmatch(name.lower()) for name, _ in given):
+        return None
     for pattern, read in _READ_FROM[scheme]:
         for name, text in given:
             if pattern.fullmatch(name.lower()):
@@ -110,10 +112,20 @@ def end_of(scheme: str, options: Mapping[str, str], environment: Mapping[str, st
     return None
 
 
-def announce_end(root: str, options: Mapping[str, str]) -> None:
-    """Log, once in a process, that the credentials end soon: a job may take longer."""
+def check_end(root: str, options: Mapping[str, str]) -> None:
+    """Raise StorageError where the credentials have ended, before anything is written with them.
+
+    Logs, once in a process, that they end soon: a job may take longer. What is under way when they
+    end goes on until the store refuses it.
+    """
     end = end_of(root.partition(":")[0], options, os.environ)
-    if end is None or end.at in _ANNOUNCED or end.at - datetime.now(UTC) > _SOON:
+    if end is None:
+        return
+    now = datetime.now(UTC)
+    if end.is_past(now):
+        msg = f"{root}: the {end} have ended; nothing more is written with them. {REFRESHED}"
+        raise StorageError(msg)
+    if end.at in _ANNOUNCED or end.at - now > _SOON:
         return
     _ANNOUNCED.add(end.at)
     _LOGGER.warning("%s: the %s end soon, and a job that takes longer. %s", root, end, REFRESHED)
@@ -145,6 +157,7 @@ def _no_end(_text: str) -> None:
     return None
 
 
+_SESSION_TOKEN = re.compile("(aws_)?(session_)?token")
 _READ_FROM: dict[str, tuple[tuple[re.Pattern[str], Callable[[str], datetime | None]], ...]] = {
     # `aws configure export-credentials --format env` tells it beside the credentials.
     "s3": ((re.compile("aws_credential_expiration"), _moment),),

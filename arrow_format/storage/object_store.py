@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from arrow_format.concurrency import run_concurrently
 from arrow_format.errors import ClosedError, CorruptShuffleError, ShuffleError, StorageError
+from arrow_format.storage.credentials import check_end
 from arrow_format.storage.obstore_connection import (
     WHICH_STORE,
     connect,
@@ -145,8 +146,10 @@ class ObjectStorage:
     def open_writer(self, path: str, *, sync: bool) -> ObjectWriter:
         """Start an upload, which replaces an object of that name: writers choose random names.
 
-        A long upload shows itself by an object next to it, ``<path>.writing``.
+        A long upload shows itself by an object next to it, ``<path>.writing``. Raises StorageError
+        where the credentials have ended: the store would refuse it once a part is there.
         """
+        check_end(self.root, self.options)
         return Upload(self, path)
 
     def put_if_absent(self, path: str, data: bytes, *, sync: bool) -> None:

@@ -13,6 +13,9 @@ import pytest
 
 from arrow_format import MergePolicy, delete_rows, merge_shuffle, open_shuffle, write_shuffle
 from arrow_format.errors import OptionError, StorageError
+from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.jobs.target import open_target
+from arrow_format.keys.partitioner import HashPartitioner
 from arrow_format.options import WriteOptions
 from arrow_format.storage import credentials
 from arrow_format.storage.credentials import end_of
@@ -248,10 +251,11 @@ SAS = "?sv=2021-08-06&se=2026-11-24T12%3A00%3A00Z&sig=hunter2"
         (
             "s3",
             {},
-            {"AWS_CREDENTIAL_EXPIRATION": "2026-11-24T13:00:00+01:00"},
+            {"AWS_SESSION_TOKEN": "x", "AWS_CREDENTIAL_EXPIRATION": "2026-11-24T13:00:00+01:00"},
             "AWS_CREDENTIAL_EXPIRATION",
         ),
         ("s3", {"aws_access_key_id": "x"}, {"AWS_CREDENTIAL_EXPIRATION": NOW.isoformat()}, None),
+        ("s3", {}, {"AWS_CREDENTIAL_EXPIRATION": NOW.isoformat()}, None),
         ("s3", {"aws_session_token": "opaque"}, {}, None),
         ("gs", {"google_bearer_token": "opaque"}, {}, None),
     ],
@@ -299,6 +303,7 @@ def test_a_refusal_that_does_not_say_why_may_be_of_a_token_that_ended(scheme, an
             storage.stat("x")
 
 
+@guarantee("ended credentials")
 def test_a_job_does_not_begin_with_credentials_that_have_ended():
     asked = []
 
@@ -311,7 +316,7 @@ def test_a_job_does_not_begin_with_credentials_that_have_ended():
         rows = slow_batches(1 << 20, 0)
         with pytest.raises(StorageError, match="have ended"):
             write_shuffle(rows, storage, keys="k", num_subpartitions=1)
-    assert set(asked) == {"GET"}
+    assert asked == []
     assert rows.read_all().num_rows == (1 << 20) // 16 // 12 * 12, "none was read"
 
 
@@ -327,6 +332,42 @@ def test_a_job_announces_once_that_its_credentials_end_soon(caplog):
     assert "hunter2" not in told
 
 
+@pytest.fixture
+def session(s3, monkeypatch):
+    """A session token as text in the environment; sets when it ends."""
+    for name, value in (s3.environment | {"AWS_SESSION_TOKEN": "some"}).items():
+        monkeypatch.setenv(name, value)
+
+    def until(minutes):
+        at = datetime.now(UTC) + timedelta(minutes=minutes)
+        monkeypatch.setenv("AWS_CREDENTIAL_EXPIRATION", at.isoformat())
+        return f"credentials of AWS_CREDENTIAL_EXPIRATION (until {at:%Y-%m-%d %H:%M:%S} UTC)"
+
+    return until
+
+
+@guarantee("ended credentials")
+def test_a_task_uploads_nothing_with_credentials_that_have_ended(s3, session):
+    session(30)
+    bucket = s3.new_bucket()
+    rows = slow_batches(24 << 20, 0)
+    storage = ObjectStorage(f"s3://{bucket}/a")
+    job = begin_job(
+        storage, rows.schema, num_subpartitions=1, partitioner=HashPartitioner("k"),
+        options=SMALL_BUFFER,
+    )  # fmt: skip
+    open_target(job, "append")
+    run_map_task(job, 0, 0, slow_batches(1 << 10, 0))
+    end = session(-1)
+    with s3.requests(bucket) as requests:
+        with pytest.raises(StorageError, match=r"have ended.*credential_provider") as error:
+            run_map_task(job, 1, 0, rows)
+        assert f"s3://{bucket}/a: the {end} have ended" in str(error.value)
+        with pytest.raises(StorageError, match="have ended"):
+            write_shuffle(rows, storage, keys="k", num_subpartitions=1)
+    assert not [one for one in requests if one.method in ("PUT", "POST")]
+
+
 CHANGES = {
     "merge": lambda path: merge_shuffle(path, policy=MergePolicy(rewrite="always")),
     "deletion": lambda path: delete_rows(path, {"k": [1]}),
@@ -334,19 +375,19 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_a_merge_and_a_deletion_announce_it_too(s3, monkeypatch, caplog, change):
-    for name, value in s3.environment.items():
-        monkeypatch.setenv(name, value)
+def test_a_merge_and_a_deletion_announce_it_too(s3, session, caplog, change):
     path = f"s3://{s3.new_bucket()}/a"
+    session(120)
     for _ in range(2):
         write_shuffle(pa.table({"k": [1]}), path, keys="k", num_subpartitions=1, mode="append")
-    monkeypatch.setenv(
-        "AWS_CREDENTIAL_EXPIRATION", (datetime.now(UTC) + timedelta(minutes=30)).isoformat()
-    )
+    session(-1)
+    with pytest.raises(StorageError, match="have ended"):
+        change(path)
+    end = session(30)
     with caplog.at_level(logging.WARNING):
         change(path)
     (told,) = caplog.messages
-    assert f"{path}: the credentials of AWS_CREDENTIAL_EXPIRATION (until" in told
+    assert f"{path}: the {end} end soon" in told
 
 
 def test_a_provider_of_obstore_is_named_like_any_other(s3, monkeypatch, tmp_path):
