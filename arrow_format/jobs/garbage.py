@@ -17,8 +17,9 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from arrow_format.concurrency import run_concurrently
-from arrow_format.errors import OptionError, ShuffleNotFoundError
+from arrow_format.errors import OptionError, ShuffleNotFoundError, StorageError
 from arrow_format.jobs.gc_files import (
+    Denied,
     GcReport,
     Hold,
     JobFiles,
@@ -59,12 +60,13 @@ from arrow_format.log.names import (
 )
 from arrow_format.log.reader import LogReader, LogView
 from arrow_format.log.version_names import first_version
+from arrow_format.read.presentation import count_of
 from arrow_format.storage.open import ObjectNotFoundError, Storage
 from arrow_format.storage.put_probe import PROBE_DIRECTORY
 from arrow_format.write.merger import ignore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 
 DEFAULT_RETENTION = timedelta(hours=24)
@@ -99,7 +101,7 @@ def collect(
         storage, retention, compacts=compact_log and not dry_run, dry_run=dry_run, on_bytes=on_bytes
     )
     released = collection.release()
-    return replace(collection.collect(), released=released)
+    return collection.checked(replace(collection.collect(), released=released))
 
 
 def check_retention(retention: object) -> None:
@@ -115,7 +117,8 @@ def remove_released(storage: Storage) -> None:
     It gives up no job, and lets nothing expire by age. Raises ShuffleError where the log cannot be
     read, the newest version lacks a file, or something cannot be removed.
     """
-    _Collection(storage, None).collect()
+    collection = _Collection(storage, None)
+    collection.checked(collection.collect())
 
 
 class _Collection:
@@ -136,6 +139,7 @@ class _Collection:
         self.files = ListedFiles(storage)
         self.planner = Planner(self.files, self.log, retention, now_ms, self.claim, compacts)
         self.dry_run, self.on_bytes = dry_run, on_bytes
+        self.denied = Denied()
         self.held: list[Hold] = []
         """What kept files in local directories, when they were last removed."""
 
@@ -172,10 +176,10 @@ class _Collection:
         view, retention = plan.view, self.planner.retention
         if retention is not None:
             groups = chain(self._temporaries(view), self._segments(view), self._tags(view))
-            removed += remove_groups(groups, self.on_bytes, dry_run=self.dry_run)
+            removed += self._remove(groups)
         expired = tuple(self._versions(before, oldest))  # whose entries may be made blank now
         if self.planner.compacts:
-            removed += remove_groups(self._compact(view), self.on_bytes, dry_run=self.dry_run)
+            removed += self._remove(self._compact(view))
         first = self.log.read_at(view, partial(first_version, self.log))
         return GcReport(
             path=self.storage.root,
@@ -189,6 +193,17 @@ class _Collection:
             files=tuple(removed),
             holds=(*plan.holds, *self.held),
         )
+
+    def checked(self, report: GcReport) -> GcReport:
+        """Return a report, or raise StorageError with its text where a store denied deletions."""
+        if self.denied.error is None:
+            return report
+        left = count_of(self.denied.num_files, "file")
+        msg = (
+            f"{report}; {left} may not be removed with these credentials, so they are left for a "
+            f"collection by others ({self.denied.error})"
+        )
+        raise StorageError(msg) from self.denied.error
 
     def _plan(self) -> Plan:
         return self.log.read(partial(self.planner.plan, ahead=self.dry_run))
@@ -217,6 +232,7 @@ class _Collection:
             plan, state = cleaned, view.state
             if view is not cleaned.view:  # another writer was faster
                 plan = replace(self.planner.plan(view), swept=max(cleaned.swept, state.swept))
+                plan = self._found_again(plan)
             if not plan.is_due:
                 return None
             if plan.oldest > state.oldest:
@@ -235,9 +251,17 @@ class _Collection:
             }
             return draft(view, EXPIRE, state=changes)
 
+        cleaned = self._found_again(cleaned)
         if not cleaned.is_due:
             return False
         return self.log.append(decide, sync=True, view=cleaned.view) is not None
+
+    def _found_again(self, plan: Plan) -> Plan:
+        """Return a plan by which the next collection looks again for what this may not remove."""
+        if self.denied.error is None:
+            return plan
+        state = plan.view.state
+        return replace(plan, swept=state.swept, base=state.base)
 
     def _check_newest(self, view: LogView) -> None:
         """Raise CorruptShuffleError if the newest version lacks a file."""
@@ -265,7 +289,10 @@ class _Collection:
         groups = garbage_of_jobs(jobs, live_files(plan.needed), dry_run=self.dry_run)
         if not self.dry_run:
             groups = self.files.without(groups)
-        return remove_groups(groups, self.on_bytes, dry_run=self.dry_run)
+        return self._remove(groups)
+
+    def _remove(self, groups: Iterable[list[StoredFile]]) -> list[RemovedFile]:
+        return remove_groups(groups, self.on_bytes, self.denied, dry_run=self.dry_run)
 
     def _versions(self, first: int, end: int) -> Iterator[int]:
         """Yield the versions of ``[first, end)``; few entries are in memory together."""
@@ -343,7 +370,8 @@ class _Collection:
         def decide(view: LogView) -> LogEntry | None:
             return draft(view, EXPIRE, state={"blank": base}) if view.state.blank < base else None
 
-        self.log.append(decide, sync=True)
+        if self.denied.error is None:  # else bounds of deleted rows may be left in what came before
+            self.log.append(decide, sync=True)
 
     def _make_blank(self, number: int) -> None:
         with contextlib.suppress(ObjectNotFoundError):  # another collection removed it

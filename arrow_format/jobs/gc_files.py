@@ -13,6 +13,7 @@ from arrow_format.read.presentation import HasText, count_of, format_bytes
 from arrow_format.storage.local_dir_removal import RootOfJob, Standing
 from arrow_format.storage.local_dirs import ROOT_LIST_NAME, known_roots, put_root_list, root_name
 from arrow_format.storage.open import names_in_use
+from arrow_format.storage.protocol import DeniedError
 from arrow_format.storage.root_owner import MARKER_NAME
 
 if TYPE_CHECKING:
@@ -255,19 +256,43 @@ def garbage_of_jobs(
             job.storage.prune(directory, and_root=False)
 
 
+@dataclass(slots=True)
+class Denied:
+    """What a collection may not remove."""
+
+    num_files: int = 0
+    """Files of the requests that a store denied; some of them may be removed."""
+    error: DeniedError | None = None
+    """The first answer that said so."""
+
+    def add(self, num_files: int, error: DeniedError) -> None:
+        """Add the files of a request."""
+        self.num_files += num_files
+        self.error = self.error or error
+
+
 def remove_groups(
-    groups: Iterable[list[StoredFile]], on_bytes: Callable[[int], None], *, dry_run: bool
+    groups: Iterable[list[StoredFile]],
+    on_bytes: Callable[[int], None],
+    denied: Denied,
+    *,
+    dry_run: bool,
 ) -> list[RemovedFile]:
     """Remove groups of files one after the other; return the files.
 
-    ``on_bytes`` is called with the bytes of each.
+    ``on_bytes`` is called with the bytes of each. Files that a store does not let us remove are
+    added to ``denied`` instead.
     """
     removed: list[RemovedFile] = []
     for group in groups:
         for start in range(0, len(group), FILES_PER_REQUEST):
             files = group[start : start + FILES_PER_REQUEST]
-            if not dry_run:
-                files[0].storage.delete_all([file.path for file in files])
+            try:
+                if not dry_run:
+                    files[0].storage.delete_all([file.path for file in files])
+            except DeniedError as error:
+                denied.add(len(files), error)
+                continue
             for file in files:
                 on_bytes(file.num_bytes)
                 removed.append(RemovedFile(f"{file.storage.root}/{file.path}", file.num_bytes))

@@ -48,6 +48,10 @@ class PutRefusedError(StorageError):
     """The answer to the one try of a put says that it was refused: nothing was put."""
 
 
+class DeniedError(StorageError):
+    """A store answered that the credentials do not allow a request (401 or 403)."""
+
+
 class StoreRefusedError(StorageError):
     """A store does not keep what commits rest on: put-if-absent, reads of what was put, names."""
 
@@ -214,7 +218,10 @@ class Storage(Protocol):
         """Remove one object, if it exists."""
 
     def delete_all(self, paths: Sequence[str]) -> None:
-        """Remove objects, if they exist, in any order."""
+        """Remove objects, if they exist, in any order.
+
+        Raises :class:`DeniedError` where a store does not allow it for one of them.
+        """
 
     def prune(self, path: str, *, and_root: bool) -> None:
         """Remove the empty directories at ``path`` and above it, with ``and_root`` the root too.

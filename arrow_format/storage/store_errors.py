@@ -16,6 +16,7 @@ from arrow_format.errors import ShuffleError, StorageError
 from arrow_format.storage.credentials import REFRESHED, end_of
 from arrow_format.storage.options import VARIABLES, StorageOptions
 from arrow_format.storage.protocol import (
+    DeniedError,
     ObjectExistsError,
     ObjectNotFoundError,
     PutRefusedError,
@@ -156,6 +157,7 @@ def _text(error: BaseException) -> str:
 _KINDS = (
     (_NO_RANGE, OutOfRangeError),
     (r"\bcode: 409", ConflictedError),
+    (_REFUSED, DeniedError),
     (_CUT, CutAnswerError),
     (_UNANSWERED, UnansweredError),
 )

@@ -270,7 +270,8 @@ GUARANTEES: dict[str, dict[str, str]] = {
         ),
         "append-only credentials": (
             "Writes, deletions of rows, merges, tags, rollbacks and consumers need no leave to "
-            "delete objects; a collection and a release without it say so"
+            "delete objects; a collection and a release without it do what they may, and say what "
+            "is left"
         ),
         "kept names": (
             "A prefix with a backslash, and on Azure one with a segment that ends in a dot, is "
@@ -309,6 +310,10 @@ GUARANTEES: dict[str, dict[str, str]] = {
         "refreshed credentials": (
             "A write outlives the credentials that it began with, where a provider or the identity "
             "of the machine or container gives new ones"
+        ),
+        "ended credentials": (
+            "With a SAS or token whose stated end has passed no job begins, and no task opens a "
+            "file: the error names the time"
         ),
         "no credentials in errors": (
             "No error shows credentials from options or environment, nor does its cause or a "

@@ -25,11 +25,12 @@ from arrow_format import (
     tag_shuffle,
     untag_shuffle,
 )
-from arrow_format.jobs import garbage
+from arrow_format.jobs import garbage, gc_files, gc_plan
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.log.consumers import KEPT_RECORDS, NO_RECORD, ConsumerRegistry
 from arrow_format.storage import object_store
-from arrow_format.storage.open import open_storage
+from arrow_format.storage.open import ObjectStorage, open_storage
+from arrow_format.storage.protocol import DeniedError
 from arrow_format.storage.put_probe import PROBE_DIRECTORY, ROUNDS
 from tests.support.guarantees import guarantee
 
@@ -56,17 +57,23 @@ def write(path, s3, first=0, *, mode="append", batches=None):
 
 def copied(s3, kind, keys=()):
     """Return a path with three versions, of which one is tagged, in a bucket of a kind."""
-    source, target = s3.new_bucket(), s3.new_bucket(kind)
+    source = s3.new_bucket()
     path = f"s3://{source}/a"
     for first in (0, 10, 20):
         write(path, s3, first)
     tag_shuffle(path, "kept", 1, storage_options=s3.options)
-    client = s3.client()
+    target = copy(s3, source, kind)
+    object_store._CHECKED.clear()
+    return f"s3://{target}/a", target
+
+
+def copy(s3, source, kind):
+    """Copy a bucket to one of a kind, and return that."""
+    client, target = s3.client(), s3.new_bucket(kind)
     for key in s3.keys(source):
         body = client.get_object(Bucket=source, Key=key)["Body"].read()
         client.put_object(Bucket=target, Key=key, Body=body)
-    object_store._CHECKED.clear()
-    return f"s3://{target}/a", target
+    return target
 
 
 # Refused before a row -----------------------------------------------------------------------------
@@ -189,6 +196,62 @@ def test_a_consumer_that_may_not_delete_asks_for_one_deletion_each_time(s3):
 
 
 @guarantee("append-only credentials")
+def test_a_collection_goes_on_without_leave_to_delete_and_the_next_finds_all(s3, monkeypatch):
+    monkeypatch.setattr(gc_plan, "SWEPT_TOGETHER", 1)
+    bucket = s3.new_bucket("appendonly")
+    path, options = f"s3://{bucket}/a", {"storage_options": s3.options}
+    storage = open_storage(path, s3.options)
+    for mode in ("append", "overwrite", "overwrite"):
+        write(path, s3, mode=mode)
+    (output,) = open_shuffle(path, **options).map_outputs
+    late = f"map_outputs/{output.job_id}/late.data"
+    storage.put_if_absent(late, b"late", sync=False)
+    job = begin_job(storage, pa.schema({"k": pa.int64()}), num_subpartitions=4,
+                    partitioner=HashPartitioner(["k"]))  # fmt: skip
+    run_map_task(job, 0, 0, [pa.record_batch({"k": [1]})])
+    for expired in (2, 0):
+        left = storage.files("map_outputs", depth=2)
+        said = f"{expired} versions expired.* may not be removed with these .*403.*cannot delete"
+        with pytest.raises(StorageError, match=said) as error:
+            collect_garbage(path, retention=NOW, **options)
+        given_up = "1 unfinished job given up" if expired else "0 unfinished jobs given up"
+        assert given_up in str(error.value)
+        assert f"{len(left) - 2} files may not be removed" in str(error.value)
+        assert storage.files("map_outputs", depth=2).keys() == left.keys()
+    entries = [key for key in s3.keys(bucket) if key.endswith(".entry")]
+    assert len(entries) == 3 + 2, "one gives the job up, one lets versions expire"
+    other = copy(s3, bucket, "bucket")
+    collect_garbage(f"s3://{other}/a", retention=NOW, **options)
+    assert {key for key in s3.keys(other) if "/map_outputs/" in key} == {
+        f"a/{name}" for file in output.files for name in (file.data_path, file.index_path)
+    }
+
+
+@guarantee("append-only credentials")
+def test_a_collection_removes_what_it_may(s3, monkeypatch):
+    monkeypatch.setattr(gc_files, "FILES_PER_REQUEST", 1)
+    bucket = s3.new_bucket()
+    path, options = f"s3://{bucket}/a", {"storage_options": s3.options}
+    for mode in ("append", "overwrite", "overwrite"):
+        write(path, s3, mode=mode)
+    real, kept = ObjectStorage.delete_all, []
+
+    def delete_all(storage, paths):
+        kept.extend(paths[:1] if not kept else [])
+        if paths[0] in kept:
+            msg = "403 for a file on hold"
+            raise DeniedError(msg)
+        real(storage, paths)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ObjectStorage, "delete_all", delete_all)
+        with pytest.raises(StorageError, match=r"3 files of .* removed.* 1 file may not be"):
+            collect_garbage(path, retention=NOW, **options)
+    assert len([key for key in s3.keys(bucket) if "/map_outputs/" in key]) == 2 + 1
+    assert collect_garbage(path, retention=NOW, **options).num_files == 1
+
+
+@guarantee("append-only credentials")
 def test_what_takes_away_says_that_it_may_not(s3):
     path, _ = copied(s3, "appendonly")
     write(path, s3, mode="overwrite")
@@ -211,10 +274,7 @@ def test_what_is_left_of_asking_is_collected(s3, monkeypatch):
     write(f"s3://{bucket}/a", s3)
     probes = [key for key in s3.keys(bucket) if f"a/{PROBE_DIRECTORY}/" in key]
     assert len(probes) == ROUNDS
-    other = s3.new_bucket()
-    for key in s3.keys(bucket):
-        body = s3.client().get_object(Bucket=bucket, Key=key)["Body"].read()
-        s3.client().put_object(Bucket=other, Key=key, Body=body)
+    other = copy(s3, bucket, "bucket")
     path = f"s3://{other}/a"
     assert collect_garbage(path, retention=NOW, **options).num_files == 0, "another may be asking"
     monkeypatch.setattr(garbage, "REMOVAL_DELAY_MS", 0)
