@@ -6,20 +6,15 @@ protocols of S3 and, where azurite is there, of Azure.
 
 from __future__ import annotations
 
-import json
 import random
 import signal
-import subprocess
-import sys
 import time
 from datetime import timedelta
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 
-import arrow_format
 from arrow_format import (
     CommitConflictError,
     CorruptShuffleError,
@@ -27,108 +22,27 @@ from arrow_format import (
     ShuffleNotFoundError,
     StorageError,
     WriteOptions,
-    collect_garbage,
     merge_shuffle,
-    open_shuffle,
 )
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.target import open_target
 from arrow_format.keys.partitioner import HashPartitioner
-from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.names import (
-    base_path,
-    checkpoint_path,
-    entry_path,
-    expired_path,
-    numbers_of,
-    segment_of,
     tag_path,
 )
-from arrow_format.storage.open import ObjectStorage, open_storage
-from arrow_format.storage.put_probe import PROBE_DIRECTORY
+from arrow_format.storage.open import ObjectStorage
 from tests.support.guarantees import guarantee
+from tests.support.stored_shuffle import N, StoredShuffle
 
 if TYPE_CHECKING:
     from arrow_format.jobs.gc_files import GcReport
-    from arrow_format.model import MapStatus
     from tests.support.s3_server import S3Server
-
-PROJECT = Path(__file__).resolve().parents[1]
-N = 5
-NONE = timedelta(0)
-
-
-class Place:
-    """A shuffle in a store."""
-
-    def __init__(self, path: str, options: dict[str, str]) -> None:
-        self.path = path
-        self.stored = {"storage_options": options}
-        self.storage = open_storage(path, options)
-
-    def write(self, start: int, count: int = 10, mode: str = "append", **how: Any) -> int:
-        table = pa.table({"k": list(range(count)), "v": list(range(start, start + count))})
-        receipt = arrow_format.write_shuffle(
-            table, self.path, keys="k", num_subpartitions=N, mode=mode, **self.stored, **how
-        )
-        return receipt.version
-
-    def start_job(self, start: int = 1_000) -> tuple[Any, list[MapStatus]]:
-        """A job whose map task has ended, ready to commit."""
-        batch = pa.record_batch({"k": list(range(10)), "v": list(range(start, start + 10))})
-        job = begin_job(
-            self.storage, batch.schema, num_subpartitions=N, partitioner=HashPartitioner("k")
-        )
-        open_target(job, "append")
-        return job, [run_map_task(job, 0, 0, [batch])]
-
-    def collect(self, retention: timedelta = NONE, **how: Any) -> GcReport:
-        return collect_garbage(self.path, retention=retention, **self.stored, **how)
-
-    def open(self, version: int | None = None) -> arrow_format.ShuffleDataset:
-        return open_shuffle(self.path, version, **self.stored)
-
-    def values(self, version: int | None = None) -> list[int]:
-        return sorted(self.open(version).read().read_all()["v"].to_pylist())
-
-    def files(self) -> dict[str, int]:
-        """But for what a killed process left of asking the store, which is left for some time."""
-        found = self.storage.files("", depth=9)
-        return {
-            path: stat.num_bytes
-            for path, stat in found.items()
-            if not path.startswith(f"{PROBE_DIRECTORY}/")
-        }
-
-    def check_no_orphan(self) -> None:
-        """Everything that is there is needed by the newest version, and all it needs is there."""
-        shuffle = self.open()
-        assert shuffle.verify().ok
-        view = CommitLog(self.storage).view()
-        needed = {
-            path
-            for output in shuffle.map_outputs
-            for file in output.files
-            for path in (file.data_path, file.index_path)
-        }
-        there = set(self.files())
-        assert {path for path in there if path.startswith("map_outputs/")} == needed
-        removed = range(segment_of(view.state.base))
-        numbers = range(numbers_of(len(removed))[0], view.newest + 1)
-        entries = set(map(entry_path, numbers))
-        in_log = {path for path in there if path.startswith("commit_log/")}
-        assert entries <= in_log
-        assert in_log - entries <= {
-            *map(checkpoint_path, numbers), *map(base_path, numbers), *map(expired_path, removed)
-        }  # fmt: skip
-        assert shuffle.subpartition_rows.to_pylist()  # totals are there, wherever
 
 
 @pytest.fixture(params=["s3", "azure", "gs", "seaweedfs"])
-def place(request) -> Place:
-    server = request.getfixturevalue(request.param)
-    return Place(f"{server.scheme}://{server.new_bucket()}/some/shuffle", server.options)
+def place(request) -> StoredShuffle:
+    return StoredShuffle.at(request.getfixturevalue(request.param))
 
 
 # Versions -----------------------------------------------------------------------------------------
@@ -140,7 +54,7 @@ def test_what_was_superseded_goes_and_the_newest_stays(place):
         place.write(start, mode="overwrite")
     pinned = place.open(2)
     place.write(300)
-    merge_shuffle(place.path, policy=MergePolicy(rewrite="always"), **place.stored)
+    merge_shuffle(place.path, policy=MergePolicy(rewrite="always"), **place.given)
     before = place.files()
     report = place.collect()
     assert report.expired_versions == (1, 2, 3, 4)
@@ -277,20 +191,10 @@ commit_job(job, statuses, mode="append")
 """
 
 
-def killed(place: Place, where: str, sign_interval_s: str = "300") -> str:
+def killed(place: StoredShuffle, where: str, sign_interval_s: str = "300") -> str:
     """Kill a process that writes there, and return its job."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", DIES, place.path, where, sign_interval_s],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=PROJECT,
-    )
-    with process:
-        assert process.stdin is not None
+    with place.start(DIES, where, sign_interval_s) as process:
         assert process.stdout is not None
-        process.stdin.write(json.dumps(place.stored["storage_options"]) + "\n")
-        process.stdin.flush()
         job_id = process.stdout.readline().strip()
         process.send_signal(signal.SIGKILL)
     return job_id
@@ -329,7 +233,7 @@ def test_what_a_process_that_was_killed_left_goes(place, where, num_left):
 @guarantee("upload signs")
 def test_a_job_whose_only_task_uploads_is_seen_alive(s3: S3Server, monkeypatch):
     """Without its sign the job would be given up, since nothing of the upload is to be seen."""
-    place = Place(f"s3://{s3.new_bucket()}/a", s3.options)
+    place = StoredShuffle(f"s3://{s3.new_bucket()}/a", s3.options)
     place.write(0)
     collected: list[GcReport] = []
     signs: list[str] = []
@@ -372,7 +276,7 @@ def test_a_job_whose_only_task_uploads_is_seen_alive(s3: S3Server, monkeypatch):
 
 @guarantee("upload signs")
 def test_the_sign_of_a_writer_that_was_killed_goes_with_its_job(s3: S3Server):
-    place = Place(f"s3://{s3.new_bucket()}/a", s3.options)
+    place = StoredShuffle(f"s3://{s3.new_bucket()}/a", s3.options)
     place.write(0)
     job_id = killed(place, "amid a write", "0.1")
     assert [path for path in place.files() if path.endswith(".shuffle.data.writing")]
@@ -385,7 +289,7 @@ def test_the_sign_of_a_writer_that_was_killed_goes_with_its_job(s3: S3Server):
 APPENDS = """
 import json, sys, pyarrow as pa
 import arrow_format
-writer, path, options = int(sys.argv[1]), sys.argv[2], json.loads(sys.stdin.readline())
+path, writer, options = sys.argv[1], int(sys.argv[2]), json.loads(sys.stdin.readline())
 done = given_up = 0
 while done < 8:
     first = (writer * 8 + done) * 10
@@ -405,19 +309,7 @@ while done < 8:
 def test_appends_while_collections_run(place):
     """Without a retention a job is given up or committed, whichever came first; never halfway."""
     place.write(10_000)
-    writers = [
-        subprocess.Popen(
-            [sys.executable, "-c", APPENDS, str(writer), place.path],
-            stdin=subprocess.PIPE,
-            text=True,
-            cwd=PROJECT,
-        )
-        for writer in range(2)
-    ]
-    for writer in writers:
-        assert writer.stdin is not None
-        writer.stdin.write(json.dumps(place.stored["storage_options"]) + "\n")
-        writer.stdin.flush()
+    writers = [place.start(APPENDS, writer) for writer in range(2)]
     expired = rows = 0
     while any(writer.poll() is None for writer in writers):
         expired += len(place.collect().expired_versions)
@@ -426,9 +318,8 @@ def test_appends_while_collections_run(place):
         assert now.num_rows >= rows
         rows = now.num_rows
         time.sleep(random.uniform(0, 0.2))
-    for writer in writers:
-        writer.communicate()
-    assert [writer.returncode for writer in writers] == [0, 0]
+    answers = [writer.communicate() for writer in writers]
+    assert [writer.returncode for writer in writers] == [0, 0], answers
     assert expired > 0
     assert place.values() == [*range(160), *range(10_000, 10_010)]
     place.collect()
@@ -438,7 +329,7 @@ def test_appends_while_collections_run(place):
 @guarantee("store collections beside appends")
 def test_a_collection_that_dies_anywhere_is_finished_by_the_next(s3: S3Server, monkeypatch):
     """Also in the midst of a request that removes several objects."""
-    made = Place(f"s3://{s3.new_bucket()}/a", s3.options)
+    made = StoredShuffle(f"s3://{s3.new_bucket()}/a", s3.options)
     for start in (0, 100):
         made.write(start, mode="overwrite")
     made.write(200)
@@ -451,7 +342,7 @@ def test_a_collection_that_dies_anywhere_is_finished_by_the_next(s3: S3Server, m
     step, done = 0, False
     while not done:
         bucket = s3.new_bucket()
-        place = Place(f"s3://{bucket}/a", s3.options)
+        place = StoredShuffle(f"s3://{bucket}/a", s3.options)
         for path, content in kept.items():
             s3.client().put_object(Bucket=bucket, Key=f"a/{path}", Body=content)
         with monkeypatch.context() as patch:
@@ -466,7 +357,7 @@ def test_a_collection_that_dies_anywhere_is_finished_by_the_next(s3: S3Server, m
     assert all(one == ends[-1] for one in ends), "a fence takes no second number"
 
 
-def dies(place: Place, step: int, patch: pytest.MonkeyPatch) -> bool:
+def dies(place: StoredShuffle, step: int, patch: pytest.MonkeyPatch) -> bool:
     """Collect, and die at a change of the store; False when it did not come so far."""
     left = [step]
 

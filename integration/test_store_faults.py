@@ -6,28 +6,23 @@ faults on each store and all of them on one; a night goes through all.
 
 from __future__ import annotations
 
-from datetime import timedelta
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pytest
 
 import arrow_format
 from arrow_format import MergePolicy, StorageError, UnsettledCommitError, WriteOptions
-from arrow_format.storage.open import open_storage
 from arrow_format.storage.put_probe import PROBE_DIRECTORY
 from tests.support.exhaustive import IS_NIGHT
 from tests.support.fault_proxy import FAULTS, REFUSALS, proxy_to
 from tests.support.guarantees import guarantee
+from tests.support.stored_shuffle import StoredShuffle
 from tests.support.stores import STORES, retrying_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.support.store_server import StoreServer
-
-NONE = timedelta(0)
 ROWS = 10
 PART_ROWS = 600_000
 """Rows that make more than one part of an upload."""
@@ -67,87 +62,71 @@ def short_pauses() -> Iterator[None]:
         yield
 
 
-class Shuffle:
-    """A shuffle in a store, by way of a proxy or directly."""
+@pytest.fixture
+def shuffle(request, store) -> StoredShuffle:
+    """A shuffle of two versions in a store."""
+    shuffle = StoredShuffle.at(request.getfixturevalue(store))
+    for start in (0, ROWS):
+        shuffle.write(start, ROWS)
+    return shuffle
 
-    def __init__(self, server: StoreServer) -> None:
-        self.scheme = server.scheme
-        self.path = f"{server.scheme}://{server.new_bucket()}/some/shuffle"
-        self.direct = server.options
-        self.append(self.direct, 0)
-        self.append(self.direct, ROWS)
 
-    def merge(self, options: dict[str, str]) -> None:
-        """Ask the store by way of a proxy, as a process does once; leave something to collect."""
-        arrow_format.merge_shuffle(
-            self.path, policy=MergePolicy(rewrite="always"), storage_options=options
-        )
+def ask(shuffle: StoredShuffle) -> None:
+    """Ask the store what a process asks once, and leave something to collect."""
+    arrow_format.merge_shuffle(shuffle.path, policy=MergePolicy(rewrite="always"), **shuffle.given)
 
-    def append(self, options: dict[str, str], start: int, count: int = ROWS) -> None:
-        table = pa.table({"k": pa.array(range(count)), "v": pa.array(range(start, start + count))})
-        arrow_format.write_shuffle(
-            table, self.path, keys="k", num_subpartitions=3, mode="append",
-            options=WriteOptions(codec="none"), storage_options=options,
-        )  # fmt: skip
 
-    def act(self, point: str, options: dict[str, str]) -> range:
-        """Make requests of a kind; the values that are added by that."""
-        if point == "read":
-            self.values(options)
-            return range(0)
-        if point == "delete":
-            arrow_format.collect_garbage(self.path, retention=timedelta(0), storage_options=options)
-            return range(0)
-        added = range(1_000, 1_000 + (PART_ROWS if point in ("start", "complete") else ROWS))
-        self.append(options, added.start, len(added))
-        return added
-
-    def values(self, options: dict[str, str] | None = None) -> list[int]:
-        opened = arrow_format.open_shuffle(self.path, storage_options=options or self.direct)
-        assert opened.verify().ok
-        return sorted(opened.read().read_all()["v"].to_pylist())
+def act(shuffle: StoredShuffle, point: str) -> range:
+    """Make requests of a kind; the values that are added by that."""
+    if point == "read":
+        shuffle.values()
+        return range(0)
+    if point == "delete":
+        shuffle.collect()
+        return range(0)
+    added = range(1_000, 1_000 + (PART_ROWS if point in ("start", "complete") else ROWS))
+    shuffle.write(added.start, len(added), options=WriteOptions(codec="none"))
+    return added
 
 
 @guarantee("store faults")
 @pytest.mark.parametrize(("store", "point", "fault"), some(("lost",)))
-def test_a_request_that_is_broken_does_no_harm(request, store, point, fault):
+def test_a_request_that_is_broken_does_no_harm(request, shuffle, store, point, fault):
     """One request of each kind lost, doubled, cut, silent or refused: works, or a clear error"""
     server = request.getfixturevalue(store)
-    shuffle = Shuffle(server)
     before = list(range(2 * ROWS))
     with proxy_to(server) as proxy:
         options = proxy.options | (PATIENCE if fault == "silent" else {})
         if point != "probe":
-            shuffle.merge(options)
-        proxy.break_next(fault, PATTERNS[point].get(shuffle.scheme) or PATTERNS[point][""])
+            ask(shuffle.by(options))
+        proxy.break_next(fault, PATTERNS[point].get(server.scheme) or PATTERNS[point][""])
         if (point, fault) in NOT_REPEATED or (store, point, fault) == ("azure", "start", "409"):
             said = rf"{shuffle.path}.*{ANSWERED[fault]}.*cannot "
             with pytest.raises(StorageError, match=said) as error:
-                shuffle.act(point, options)
+                act(shuffle.by(options), point)
             assert not isinstance(error.value, UnsettledCommitError)
         else:
-            before += shuffle.act(point, options)
+            before += act(shuffle.by(options), point)
     assert len(proxy.broken) == 1
     assert shuffle.values() == before
-    shuffle.append(shuffle.direct, 500)
-    shuffle.act("delete", shuffle.direct)
+    shuffle.write(500, ROWS)
+    act(shuffle, "delete")
     assert shuffle.values() == sorted([*before, *range(500, 500 + ROWS)])
 
 
 @guarantee("store faults")
 @pytest.mark.parametrize("fault", ["lost", "cut", "silent", *REFUSALS])
 @pytest.mark.parametrize("store", STORES if IS_NIGHT else ["gs"])
-def test_a_commit_that_is_never_answered_says_what_is_known(request, store, fault):
+def test_a_commit_that_is_never_answered_says_what_is_known(request, shuffle, store, fault):
     """A commit that is never answered, or always refused: an error that says what is known"""
     server = request.getfixturevalue(store)
-    shuffle = Shuffle(server)
     before = list(range(2 * ROWS))
     with retrying_for(1), proxy_to(server) as proxy:
         options = proxy.options | (PATIENCE if fault == "silent" else {})
-        shuffle.merge(options)
+        ask(shuffle.by(options))
         proxy.break_next(fault, PATTERNS["entry"][""], times=1_000_000)
         with pytest.raises(StorageError) as error:
-            shuffle.act("entry", options)
+            act(shuffle.by(options), "entry")
     found = shuffle.values()
     is_there = found == [*before, *range(1_000, 1_000 + ROWS)]
     assert is_there or found == before
@@ -155,24 +134,22 @@ def test_a_commit_that_is_never_answered_says_what_is_known(request, store, faul
         assert is_there == ("committed as version" in str(error.value))
     if is_there:
         assert fault == "lost"
-    shuffle.append(shuffle.direct, 500)
+    shuffle.write(500, ROWS)
     assert shuffle.values() == sorted([*found, *range(500, 500 + ROWS)])
 
 
 @guarantee("refused commit")
-@pytest.mark.parametrize("store", STORES if ALL else ["gs"])
-def test_a_commit_that_is_refused_says_so_and_leaves_nothing(request, store):
+@pytest.mark.parametrize("store", STORES if IS_NIGHT else ["gs"])
+def test_a_commit_that_is_refused_says_so_and_leaves_nothing(request, shuffle, store):
     """A commit that is refused (403): an error that says so, and no files of it"""
     server = request.getfixturevalue(store)
-    shuffle = Shuffle(server)
     with proxy_to(server) as proxy:
-        shuffle.merge(proxy.options)
-        storage = open_storage(shuffle.path, shuffle.direct)
-        before = storage.files("", depth=9)
+        ask(shuffle.by(proxy.options))
+        before = shuffle.files()
         proxy.break_next("403", PATTERNS["entry"][""], times=1_000_000)
         with pytest.raises(StorageError, match=r"so there is no new version \(.*403") as error:
-            shuffle.act("entry", proxy.options)
+            act(shuffle.by(proxy.options), "entry")
         assert not isinstance(error.value, UnsettledCommitError)
         assert len(proxy.broken) == 1
-    assert storage.files("", depth=9) == before
+    assert shuffle.files() == before
     assert shuffle.values() == list(range(2 * ROWS))

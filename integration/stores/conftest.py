@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from integration.stores.stored import Stored
 from tests.support import gcs_server, s3_server
+from tests.support.stored_shuffle import StoredShuffle
 from tests.support.stores import STORES
 
 if TYPE_CHECKING:
@@ -39,6 +39,6 @@ def store(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def stored(request: pytest.FixtureRequest, store: str) -> Stored:
+def stored(request: pytest.FixtureRequest, store: str) -> StoredShuffle:
     """A place for a shuffle in each store."""
-    return Stored(request.getfixturevalue(store))
+    return StoredShuffle.at(request.getfixturevalue(store))

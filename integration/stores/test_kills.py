@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from integration.stores.stored import Stored
 from tests.support import gcs_server, seaweedfs_server
 from tests.support.store_server import free_port, installed
+from tests.support.stored_shuffle import StoredShuffle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,7 +64,7 @@ def test_a_server_that_is_killed(store, kill, tmp_path):
     """Server killed under 3 writers, started again after 3 s: nothing lost, nothing by halves"""
     start = starting(store, tmp_path)
     with contextlib.ExitStack() as running:
-        stored = Stored(running.enter_context(start()))
+        stored = StoredShuffle.at(running.enter_context(start()))
         stored.write(999_000_000)
         writers = [stored.start(WRITES, writer) for writer in range(3)]
         time.sleep(random.uniform(1, 3))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from integration.stores.stored import Stored
+    from tests.support.stored_shuffle import StoredShuffle
 
 ROWS = 20_000
 
@@ -23,7 +23,7 @@ def rows(spark: SparkSession) -> DataFrame:
     return spark.range(ROWS).selectExpr("id % 97 k", "id v")
 
 
-def source(stored: Stored) -> dict[str, str]:
+def source(stored: StoredShuffle) -> dict[str, str]:
     """Options of the data source; those that hide a secret by their name."""
     return {
         f"storage.secret.{name}" if is_secret(name) else f"storage.{name}": value
@@ -35,7 +35,7 @@ def is_secret(name: str) -> bool:
     return re.search("secret|_key$|token", name) is not None
 
 
-def check_told(stored: Stored, *told: object) -> None:
+def check_told(stored: StoredShuffle, *told: object) -> None:
     """No secret is in what Spark and we tell."""
     text = "\n".join(map(str, told))
     for name, value in stored.options.items():

@@ -8,11 +8,13 @@ nobody would notice what is never run.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import re
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
 PROJECT = Path(__file__).parents[2]
 INSTALLED = PROJECT / ".cache" / "stores"
 """Where ``make store-servers`` puts the servers that others make."""
+
+_PRCTL = getattr(ctypes.CDLL(None), "prctl", None)
+_PR_SET_PDEATHSIG = 1
 
 NO_METADATA = {
     "AWS_EC2_METADATA_DISABLED": "true",
@@ -135,8 +140,8 @@ def listening(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run a server while the context lasts; it begins when the server takes connections.
 
-    The end of a pipe is the server's standard input, so that one that reads it knows when whoever
-    started it was killed.
+    It ends with the process that started it, where the system offers that (Linux). The end of a
+    pipe is its standard input, so that one that reads it knows anywhere.
 
     Raises
     ------
@@ -150,6 +155,7 @@ def listening(
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        preexec_fn=_end_with_parent,
     )
     try:
         deadline = time.monotonic() + patience_s
@@ -166,6 +172,12 @@ def listening(
     finally:
         process.kill()
         process.communicate()
+
+
+def _end_with_parent() -> None:
+    """Let this process be killed when the thread that started it ends, where there is prctl."""
+    if _PRCTL is not None:
+        _PRCTL(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def installed(program: str, variable: str, what: str) -> str:
