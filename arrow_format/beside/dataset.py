@@ -112,7 +112,11 @@ class ShuffleDataset(ds.FileSystemDataset):  # type: ignore[misc]
         return type(self)(self._rows.where(expression))
 
     def count_rows(self, filter: pc.Expression | None = None, **options: Any) -> int:  # noqa: ANN401
-        """Return the number of rows; decodes only what a filter needs."""
+        """Return the number of rows; decodes only what a filter needs and statistics do not say."""
+        parts, is_whole = ([], True) if filter is None else parts_of(filter, self.schema)
+        rows, all_pushed = restricted(self._rows, parts)
+        if is_whole and all_pushed:
+            return rows.count_rows()
         return int(self.scanner([], filter, **options).count_rows())
 
 

@@ -52,6 +52,9 @@ class Readable(Protocol):
     def schema_of(self, columns: Sequence[str] | None = None) -> pa.Schema:
         """Return the schema of these columns."""
 
+    def count_rows(self) -> int:
+        """Return how many rows are read."""
+
     def bound(self, filter: Expression, settings: SparkSettings) -> RowFilter:
         """Return a condition bound to the columns; raise if it cannot be evaluated."""
 

@@ -50,6 +50,15 @@ class Both:
         first, second = (part.may_match(statistics, num_rows) for part in (self.first, self.second))
         return first & second
 
+    def must_match(
+        self, statistics: Mapping[str, ColumnStatistics], num_rows: Int64Array
+    ) -> NDArray[np.bool_]:
+        """Return for each unit whether all rows of it surely match; as of a ``Filter``."""
+        first, second = (
+            part.must_match(statistics, num_rows) for part in (self.first, self.second)
+        )
+        return first & second
+
     def subpartitions(
         self, partitioner: object, schema: pa.Schema, num_subpartitions: int
     ) -> Int64Array | None:

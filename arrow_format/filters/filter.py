@@ -69,6 +69,14 @@ class Filter:
         types = dict(zip(self.columns, self.types, strict=True))
         return possible(self.expression, statistics, types, num_rows).true
 
+    def must_match(
+        self, statistics: Mapping[str, ColumnStatistics], num_rows: Int64Array
+    ) -> NDArray[np.bool_]:
+        """Return for each unit whether all rows of it surely pass; see :meth:`may_match`."""
+        types = dict(zip(self.columns, self.types, strict=True))
+        found = possible(self.expression, statistics, types, num_rows)
+        return ~(found.false | found.null)
+
     def subpartitions(
         self, partitioner: object, schema: pa.Schema, num_subpartitions: int
     ) -> Int64Array | None:

@@ -78,6 +78,13 @@ class KeyFilter:
         """Return for each unit of rows whether one may have a key; as of a ``Filter``."""
         return self.filter.may_match(statistics, num_rows)
 
+    def must_match(
+        self, statistics: Mapping[str, ColumnStatistics], num_rows: Int64Array
+    ) -> NDArray[np.bool_]:
+        """Return for each unit whether all rows of it surely have a key; as of a ``Filter``."""
+        found = self.filter.must_match(statistics, num_rows)
+        return found if self.is_exact else np.zeros_like(found)
+
     def subpartitions(
         self, partitioner: object, schema: pa.Schema, num_subpartitions: int
     ) -> Int64Array | None:

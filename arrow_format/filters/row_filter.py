@@ -37,6 +37,11 @@ class RowFilter(Protocol):
         ``statistics`` are by column, those that are known; ``num_rows`` has the rows of each unit.
         """
 
+    def must_match(
+        self, statistics: Mapping[str, ColumnStatistics], num_rows: Int64Array
+    ) -> NDArray[np.bool_]:
+        """Return for each unit whether all rows of it surely match; see :meth:`may_match`."""
+
     def subpartitions(
         self, partitioner: object, schema: pa.Schema, num_subpartitions: int
     ) -> Int64Array | None:

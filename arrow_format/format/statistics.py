@@ -12,14 +12,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import types as pt
 
+from arrow_format.arrays.buffers import boolean_values, to_arrow
 from arrow_format.arrays.row_fit import cast_exactly
+from arrow_format.arrays.selection import keep
 from arrow_format.arrays.stored_types import ORDERED_TYPES, missing_column
 from arrow_format.errors import SchemaError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
 
     from arrow_format.model import Int64Array
     from arrow_format.options import StatisticsChoice
@@ -79,6 +84,28 @@ class ColumnStatistics:
             self.null_count[first:end],
             self.num_rows[first:end],
         )
+
+    def only(self, units: NDArray[np.bool_]) -> ColumnStatistics:
+        """Return those of some units."""
+        return ColumnStatistics(
+            keep(self.minimum, to_arrow(units)),
+            keep(self.maximum, to_arrow(units)),
+            self.null_count[units],
+            self.num_rows[units],
+        )
+
+    @property
+    def has_values_as_bounds(self) -> NDArray[np.bool_]:
+        """Whether the bounds of each unit are its least and its greatest value, or it has none.
+
+        Those of texts and binaries may have been cut.
+        """
+        type_ = self.minimum.type
+        are_null: NDArray[np.bool_] = self.null_count == self.num_rows
+        if pt.is_string(type_) or pt.is_binary(type_):
+            return are_null
+        have_bounds = boolean_values(pc.and_(self.minimum.is_valid(), self.maximum.is_valid()))
+        return are_null | ((self.null_count > UNKNOWN) & have_bounds.view(np.bool_))
 
     def of_type(self, type_: pa.DataType) -> ColumnStatistics:
         """Return bounds of a wider type, see :func:`~.schema_evolution.is_wider`, or of the own."""

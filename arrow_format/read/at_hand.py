@@ -48,6 +48,10 @@ class AtHand(ABC):
     ) -> pa.Schema:
         """Return the schema of what is read."""
 
+    @abstractmethod
+    def count_rows(self, *, filter: str | pc.Expression | None = None) -> int:
+        """Return how many rows are read."""
+
     @property
     @abstractmethod
     def commit_id(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
@@ -25,6 +25,7 @@ from arrow_format.log.reader import expired_error, has_expired, translate_expire
 from arrow_format.log.result import released_error
 from arrow_format.log.version_names import parse_version_name, resolve_version
 from arrow_format.options import check_integer, check_read_options
+from arrow_format.read.answers import Answer, answer
 from arrow_format.read.at_hand import AtHand
 from arrow_format.read.estimates import (
     estimate_read_bytes,
@@ -170,8 +171,8 @@ class Shuffle(VersionFacts, AtHand):
         """Return this version with reads restricted to the rows that a filter is true for.
 
         It shares memory budget and indexes with this one. Its sizes and numbers of rows are still
-        those of all rows: they are known without reading. Of a shuffle that is restricted already,
-        the rows that both filters are true for.
+        those of all rows: they are known without reading; :meth:`count_rows` counts those left. Of
+        a shuffle that is restricted already, the rows that both filters are true for.
 
         Parameters
         ----------
@@ -490,6 +491,61 @@ class Shuffle(VersionFacts, AtHand):
             While reading, as for :meth:`read`.
         """
         return self._reader.reader(first, end, columns, regions=regions, selection=self._selection)
+
+    def count_rows(self, *, filter: str | pc.Expression | None = None) -> int:
+        """Return how many rows :meth:`read` delivers, of all subpartitions.
+
+        The log says it of all rows. With a filter it says it of files, and their indexes of chunks,
+        all of whose rows match or none; only the columns of the filter in others are decoded.
+
+        Parameters
+        ----------
+        filter
+            As for :meth:`read`.
+
+        Raises
+        ------
+        OptionError, SchemaError, CorruptShuffleError, FormatVersionError, ShuffleNotFoundError
+            As for :meth:`read`.
+        """
+        return self._answer((), filter).num_rows
+
+    def min_max(
+        self, columns: Sequence[str], *, filter: str | pc.Expression | None = None
+    ) -> dict[str, tuple[pa.Scalar, pa.Scalar]]:
+        """Return the least and the greatest value of columns in Spark's order, nulls left out.
+
+        They come from the log, or from indexes, where these know them, as of numbers, dates and
+        times with statistics (:attr:`WriteOptions.statistics`); columns are decoded elsewhere.
+
+        Parameters
+        ----------
+        columns
+            Names of columns of flat types.
+        filter
+            As for :meth:`read`.
+
+        Returns
+        -------
+        dict
+            Two scalars by column, null where no row has a value. NaN is the greatest value, and
+            -0.0 is 0.0.
+
+        Raises
+        ------
+        SchemaError
+            The values of a column have no order, as those of lists.
+        OptionError, SchemaError, CorruptShuffleError, FormatVersionError, ShuffleNotFoundError
+            As for :meth:`read`.
+        """
+        names = self.schema_of(columns).names
+        answer = self._answer(names, filter)
+        return {name: answer.bounds(name) for name in names}
+
+    def _answer(self, names: Sequence[str], filter: str | pc.Expression | None) -> Answer:
+        rows = self.where(filter)
+        whole = partial(rows.reader, 0, self.num_subpartitions, names)
+        return answer(self._snapshot, rows._selection, names, whole)
 
     def subpartition_of(self, **key: Any) -> int:  # noqa: ANN401  a value of any key column
         """Return the subpartition of a key, as Spark hashes it; reads nothing.

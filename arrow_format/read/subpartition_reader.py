@@ -27,6 +27,9 @@ from arrow_format.read.selection import select_chunks
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from arrow_format.arrays.batches import Rows
     from arrow_format.log.entry import LogEntry
     from arrow_format.model import MapOutput, PartitionedFile
@@ -166,7 +169,7 @@ class SortMergeSubpartitionReader:
         return pa.schema([self._data_schema.field(i) for i in self._columns])
 
     def __iter__(self) -> Iterator[Rows]:
-        return self._rows(self.planned(), self._kept)
+        return self.rows(self.planned(), self._kept)
 
     def runs(self, max_bytes: int, row_bytes: int = 0) -> list[Iterator[Rows]]:
         """Return the rows of each region as an iterator of its own, in reading order.
@@ -192,23 +195,31 @@ class SortMergeSubpartitionReader:
             max(_wanted_bytes(source, chunks, row_bytes)) for source, chunks in runs
         )
         if 2 * resident_bytes <= max_bytes:
-            return [self._rows([run]) for run in runs]
+            return [self.rows([run]) for run in runs]
         slice_bytes = max(max_bytes // (2 * len(runs)), MIN_SLICE_BYTES)
         return [self._slices(source, chunks, slice_bytes, row_bytes) for source, chunks in runs]
 
-    def planned(self) -> Iterator[tuple[ChunkReader, Iterable[ChunkRead]]]:
-        """Yield the data files in reading order, each with its chunks of the range by offset."""
+    def planned(
+        self, files: NDArray[np.bool_] | None = None
+    ) -> Iterator[tuple[ChunkReader, Iterable[ChunkRead]]]:
+        """Yield the data files in reading order, each with its chunks of the range by offset.
+
+        ``files`` says of each file of the version, in reading order, whether it is wanted; all when
+        None.
+        """
         wanted = f"subpartitions {self.first} to {self.end - 1}"
         with translate_expired(self._storage, self._oldest_needed):
-            files = [
+            kept = [
                 (version_file, regions)
                 for version_file in files_of(self._outputs)
-                if self._is_kept(version_file) and (regions := self._regions_of(version_file))
+                if (files is None or files[version_file.order])
+                and self._is_kept(version_file)
+                and (regions := self._regions_of(version_file))
             ]
             indexes = self._indexes.indexes_of(
-                self._version, ((one.output, one.file) for one, _ in files)
+                self._version, ((one.output, one.file) for one, _ in kept)
             )
-            for (version_file, regions), index in zip(files, indexes, strict=True):
+            for (version_file, regions), index in zip(kept, indexes, strict=True):
                 chunks = plan_ranges(
                     index.regions[regions.start : regions.stop],
                     self._ranges_of(version_file),
@@ -253,11 +264,12 @@ class SortMergeSubpartitionReader:
         )
         return regions[first_region:end_region]
 
-    def _rows(
+    def rows(
         self,
         plan: Iterable[tuple[ChunkReader, Iterable[ChunkRead]]],
         kept: KeptChunks | None = None,
     ) -> Iterator[Rows]:
+        """Yield the rows of chunks of :meth:`planned`, and of those ``kept`` of readers before."""
         aside = KeptAside({} if kept is None else kept.take())
         with (
             translate_expired(self._storage, self._oldest_needed),

@@ -25,6 +25,8 @@ from arrow_format import (
 )
 from arrow_format.filters.filter import bind_filter
 from tests.support.exhaustive import times
+from arrow_format.format.statistics import has_statistics
+from tests.support.column_statistics import in_spark_order
 from tests.support.filter_model import SCHEMA, conditions, rows_of, table_of, truth
 from tests.support.guarantees import guarantee
 
@@ -128,6 +130,24 @@ def test_a_filtered_read_is_the_whole_read_filtered(history, condition, columns,
         steps = {step.what: step for step in filtered.explain(asked, columns).steps}
         assert all(step.kept <= step.total for step in steps.values())
         assert expected.num_rows == 0 or steps["chunks"].kept
+
+
+@guarantee("counts")
+@settings(max_examples=60)
+@given(histories(), st.none() | conditions)
+def test_counts_and_extremes_are_those_of_the_filtered_read(history, condition):
+    """Counts, minima and maxima by the log, by statistics and by rows are those of the rows read"""
+    with written(history) as shuffle:
+        bound = None if condition is None else bind_filter(condition, shuffle.schema)
+        rows = shuffle.where(bound).read().read_all()
+        assert shuffle.count_rows(filter=bound) == rows.num_rows
+        names = [field.name for field in shuffle.schema if has_statistics(field.type)]
+        found = shuffle.min_max(names, filter=bound)
+        for name in names:
+            values = sorted(rows[name].drop_null().to_pylist(), key=in_spark_order)
+            ends = (values[0], values[-1]) if values else (None, None)
+            expected = [0.0 if isinstance(end, float) and end == 0 else end for end in ends]
+            assert repr([end.as_py() for end in found[name]]) == repr(expected), name
 
 
 @guarantee("lookups")

@@ -13,7 +13,7 @@ from arrow_format.filters.expression import Column, IsIn, as_sql
 from arrow_format.filters.filter import bind_filter
 from arrow_format.filters.spark_rules import SparkSettings
 from arrow_format.keys.partitioner import ColumnPartitioner
-from tests.support.column_statistics import statistics_of, surely_pass
+from tests.support.column_statistics import statistics_of
 from tests.support.filter_model import SCHEMA, VALUES, conditions, rows, scalar, table_of, truth
 
 
@@ -45,7 +45,7 @@ def test_what_statistics_rule_out_does_not_pass(rows, condition, size, known):
     num_rows = np.array([unit.num_rows for unit in units], np.int64)
     masks = [bound.mask(columns_of(bound, unit), unit.num_rows) for unit in units]
     may_match = bound.may_match(statistics, num_rows)
-    passing = surely_pass(bound, statistics, num_rows)
+    passing = bound.must_match(statistics, num_rows)
     for mask, may, surely in zip(masks, may_match, passing, strict=True):
         assert may or not mask.any()
         assert not surely or mask.all()

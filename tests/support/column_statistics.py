@@ -8,16 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from arrow_format.filters.units import possible
 from arrow_format.format.statistics import UNKNOWN, ColumnStatistics
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
-    from arrow_format.filters.filter import Filter
-    from arrow_format.model import Int64Array
 
 TEXT_BYTES = 2
 """Longer texts are cut to these."""
@@ -54,12 +49,3 @@ def _cut_down(value: Any) -> Any:
 def _cut_up(value: Any) -> Any:
     """Of a longer text, none of the same length but the next: here, no bound at all."""
     return None if isinstance(value, str | bytes) and len(value) > TEXT_BYTES else value
-
-
-def surely_pass(
-    bound: Filter, statistics: Mapping[str, ColumnStatistics], num_rows: Int64Array
-) -> NDArray[np.bool_]:
-    """Return for each unit whether no row of it can be false or null to a filter."""
-    types = dict(zip(bound.columns, bound.types, strict=True))
-    found = possible(bound.expression, statistics, types, num_rows)
-    return ~(found.false | found.null)

@@ -31,6 +31,10 @@ GUARANTEES: dict[str, dict[str, str]] = {
             "A filter in SQL gives the rows of Spark's `where`, of any type and under any setting "
             "of the session, or is refused"
         ),
+        "counts": (
+            "Counts, least and greatest values that the log or statistics say are those of the "
+            "rows that a read delivers"
+        ),
         "lookups": "A lookup gives all rows of the given keys, and no others",
         "exact partitioners": (
             "The log describes the partitioner that placed the rows: a class that is derived from "

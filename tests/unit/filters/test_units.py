@@ -6,7 +6,7 @@ import pytest
 
 from arrow_format.filters.filter import bind_filter
 from arrow_format.format.statistics import UNKNOWN, ColumnStatistics
-from tests.support.column_statistics import statistics_of, surely_pass
+from tests.support.column_statistics import statistics_of
 
 NAN = float("nan")
 UNITS = [[1, 5], [5, 5], [7, None], [None, None]]
@@ -54,14 +54,14 @@ YES, NO = True, False
 def test_units(text, may, surely):
     bound = bind_filter(text, SCHEMA)
     assert bound.may_match(STATISTICS, NUM_ROWS).tolist() == may
-    assert surely_pass(bound, STATISTICS, NUM_ROWS).tolist() == surely
+    assert bound.must_match(STATISTICS, NUM_ROWS).tolist() == surely
 
 
 def test_of_an_unknown_column_anything_is_possible():
     bound = bind_filter("c = 5 AND x > 100", SCHEMA)
     only = {"c": STATISTICS["c"]}
     assert bound.may_match(only, NUM_ROWS).tolist() == [YES, YES, NO, NO]
-    assert not surely_pass(bound, only, NUM_ROWS).any()
+    assert not bound.must_match(only, NUM_ROWS).any()
     assert bind_filter("x IS NULL", SCHEMA).may_match(only, NUM_ROWS).all()
 
 
@@ -72,7 +72,7 @@ def test_of_an_unknown_unit_anything_is_possible():
     for text in ("c = 1", "c != 1", "c IS NULL", "c IS NOT NULL", "c IN (1, 2)", "c = c"):
         bound = bind_filter(text, SCHEMA)
         assert bound.may_match({"c": nothing}, np.array([3, 0])).tolist() == [True, False]
-        assert surely_pass(bound, {"c": nothing}, np.array([3, 0])).tolist() == [False, True]
+        assert bound.must_match({"c": nothing}, np.array([3, 0])).tolist() == [False, True]
 
 
 def test_bounds_of_a_narrower_type():
