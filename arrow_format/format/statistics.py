@@ -40,8 +40,8 @@ MOST_CHOSEN = 32
 class ColumnStatistics:
     """What is known of one column in each of several units; all arrays have one value per unit.
 
-    A bound need not be a value of the column: long texts are cut. It is null where there is none:
-    where all values are null, where nothing is known, and where no short bound exists.
+    A bound is a value of the column, but of texts and binaries, of which long ones are cut. It is
+    null where all values are, where nothing is known, and where no short bound exists.
     """
 
     minimum: pa.Array
@@ -96,13 +96,9 @@ class ColumnStatistics:
 
     @property
     def has_values_as_bounds(self) -> NDArray[np.bool_]:
-        """Whether the bounds of each unit are its least and its greatest value, or it has none.
-
-        Those of texts and binaries may have been cut.
-        """
-        type_ = self.minimum.type
+        """Whether the bounds of each unit are its least and its greatest value, or it has none."""
         are_null: NDArray[np.bool_] = self.null_count == self.num_rows
-        if pt.is_string(type_) or pt.is_binary(type_):
+        if not are_values(self.minimum.type):
             return are_null
         have_bounds = boolean_values(pc.and_(self.minimum.is_valid(), self.maximum.is_valid()))
         return are_null | ((self.null_count > UNKNOWN) & have_bounds.view(np.bool_))
@@ -122,6 +118,11 @@ def _without_bounds(
 ) -> ColumnStatistics:
     none = pa.nulls(len(num_rows), type_)
     return ColumnStatistics(none, none, null_count, num_rows)
+
+
+def are_values(type_: pa.DataType) -> bool:
+    """Whether bounds of a column of a type are values of it; those of texts may be cut."""
+    return not (pt.is_string(type_) or pt.is_binary(type_))
 
 
 def has_statistics(type_: pa.DataType) -> bool:

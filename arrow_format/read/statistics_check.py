@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from arrow_format.errors import CorruptShuffleError
-from arrow_format.format.statistics import UNKNOWN, ColumnStatistics
+from arrow_format.format.statistics import UNKNOWN, ColumnStatistics, are_values
 from arrow_format.format.totals import subpartition_range
 from arrow_format.keys.column_statistics import combined, statistics_of_rows
 from arrow_format.keys.spark_order import order_codes
@@ -31,7 +31,7 @@ class StatisticsCheck:
     """Checks the statistics of one file against its rows, chunk by chunk.
 
     ``logged`` are those of the file in the log: of one unit, in the types of the file or later
-    ones. Bounds may be wider than the values, and unknown.
+    ones. Bounds may be unknown, and those of texts wider than the values.
     """
 
     def __init__(
@@ -110,16 +110,23 @@ class StatisticsCheck:
         where = self._where if first_chunk is None else f"{self._where}, chunk {first_chunk + unit}"
         msg = (
             f"{where}: column {name!r} has {_shown(actual, unit)}, where {who} says "
-            f"{_shown(stated, unit)}: a filter would lose rows. {ADVICE}"
+            f"{_shown(stated, unit)}: filters would lose rows, or answers be wrong. {ADVICE}"
         )
         raise CorruptShuffleError(msg)
 
 
 def holds(stated: ColumnStatistics, actual: ColumnStatistics) -> NDArray[np.bool_]:
-    """Return for each unit whether no value is beyond a bound, and nulls are counted or unknown."""
+    """Return for each unit whether no value is beyond a bound, and nulls are counted or unknown.
+
+    A bound that must be a value is one.
+    """
     nulls = (stated.null_count == UNKNOWN) | (stated.null_count == actual.null_count)
     below = _is_less(actual.minimum, stated.minimum)
-    are_kept: NDArray[np.bool_] = nulls & ~below & ~_is_less(stated.maximum, actual.maximum)
+    beyond = below | _is_less(stated.maximum, actual.maximum)
+    if are_values(stated.minimum.type):
+        beyond |= _is_less(stated.minimum, actual.minimum)
+        beyond |= _is_less(actual.maximum, stated.maximum)
+    are_kept: NDArray[np.bool_] = nulls & ~beyond
     return are_kept
 
 
