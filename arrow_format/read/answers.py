@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from arrow_format.errors import SchemaError
+from arrow_format.format.regions import RegionKind
 from arrow_format.format.statistics import ColumnStatistics, has_statistics
 from arrow_format.keys.column_statistics import combined, statistics_of_rows
-from arrow_format.model import RegionKind
 from arrow_format.read.partitioned_file import PartitionedFileReader, chunk_rows
 
 if TYPE_CHECKING:
@@ -84,12 +84,15 @@ def answer(
         if not has_statistics(type_):
             msg = f"column {name!r} is {type_}, whose values have no order"
             raise SchemaError(msg)
+    if selection is None and not names:
+        # Every subpartition reads the rows of a broadcast region.
+        found.num_rows = snapshot.num_rows + (n - 1) * snapshot.num_broadcast_rows
+        return found
     where = None if selection is None else selection.where
     rows = outputs.of_files("num_rows")
     asked = [*names, *(() if where is None else where.columns)]
-    statistics = outputs.file_statistics(asked, schema)
+    statistics = outputs.file_statistics(asked, version.columns)
     is_known = _is_known(statistics, names, rows, where)
-    # Every subpartition reads the rows of a broadcast region.
     delivered = rows + (n - 1) * outputs.of_files("num_broadcast_rows")
     found.add(int(delivered[is_known].sum()), _among(statistics, names, is_known))
     left = ~is_known if selection is None else ~is_known & selection.files

@@ -32,6 +32,7 @@ NUMBERS: dict[str, tuple[int, ...]] = {
     "read": (200, 2_000, 20_000),
     "select": (200,),
     "wide": (),
+    "count": (200,),
     "spark": (200, 2_000),
     "lane": (200, 2_000),
     "joins": (200, 2_000),

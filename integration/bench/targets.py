@@ -48,6 +48,13 @@ FEW_OF_LINEITEM = Target(at_most=0.35)
 FEW_OF_WIDE = Target(at_most=0.15)
 """Time of 20 of 300 columns of codec zstd, against all."""
 
+COUNT_ROWS = Target(at_most=2)
+"""Time of ``count_rows`` of an open shuffle, against PyArrow's of a Parquet file."""
+
+COUNT_OF_ENGINES = Target(at_most=1.5)
+"""Time of ``count(*)`` of DuckDB and Polars, which read a column for it, against PyArrow reading
+one of a Parquet file."""
+
 LANE_AGAINST_PARQUET = Target(at_least=5)
 """Speed of ``write_shuffle`` of Parquet files, against Spark reading, repartitioning and writing
 them."""

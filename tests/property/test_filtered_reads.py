@@ -24,9 +24,9 @@ from arrow_format import (
     write_shuffle,
 )
 from arrow_format.filters.filter import bind_filter
-from tests.support.exhaustive import times
 from arrow_format.format.statistics import has_statistics
 from tests.support.column_statistics import in_spark_order
+from tests.support.exhaustive import times
 from tests.support.filter_model import SCHEMA, conditions, rows_of, table_of, truth
 from tests.support.guarantees import guarantee
 
@@ -133,7 +133,7 @@ def test_a_filtered_read_is_the_whole_read_filtered(history, condition, columns,
 
 
 @guarantee("counts")
-@settings(max_examples=60)
+@settings(max_examples=times(20, 200))
 @given(histories(), st.none() | conditions)
 def test_counts_and_extremes_are_those_of_the_filtered_read(history, condition):
     """Counts, minima and maxima by the log, by statistics and by rows are those of the rows read"""

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from integration.bench import read, threads
+from integration.bench import count, read, threads
 from integration.bench.buffer import BUFFERED, COUNTED, HELD_ROWS, LABELS, measure_once, updates_of
 from integration.bench.engine import CONTENDERS, write_once
 
@@ -37,6 +37,12 @@ def test_all_writers_write_all_rows(tmp_path, stream, contender):
         True,
     )
     assert answer["counters"].get("num_rows", 100) == 100
+
+
+def test_all_that_count_find_all_rows(tmp_path, stream):
+    path = str(tmp_path / "both")
+    count.write_both(stream, path, num_subpartitions=7)
+    assert {count.count(path, label)["num_rows"] for label in count.LABELS} == {100}
 
 
 def test_updates_are_as_many_per_key_as_they_say():

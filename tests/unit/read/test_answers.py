@@ -1,0 +1,175 @@
+"""Counts and extremes: which of them need no rows, and that they are those of the rows."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pytest
+
+from arrow_format import (
+    BroadcastPartitioner,
+    RangePartitioner,
+    WriteOptions,
+    append_shuffle,
+    delete_rows,
+    merge_shuffle,
+    open_shuffle,
+    write_shuffle,
+)
+from arrow_format.errors import SchemaError
+from arrow_format.format.chunk_codec import ChunkDecoder
+from tests.support.guarantees import guarantee
+
+OPTIONS = WriteOptions(sync=False, chunk_bytes=4096, statistics="all")
+N = 4
+
+
+def days(day, count=1000):
+    """Rows of one day; ``v`` ascends within it, ``s`` are texts that statistics cut."""
+    values = np.arange(count) + 10_000 * day
+    return pa.table(
+        {
+            "k": pa.array(values % 97),
+            "day": pa.array(np.full(count, day)),
+            "v": pa.array(values),
+            "s": pa.array([f"a text of more than {v}" for v in values]),
+        }
+    )
+
+
+@pytest.fixture
+def shuffle(tmp_path):
+    for day in range(3):
+        write_shuffle(
+            days(day), tmp_path, keys="k", num_subpartitions=N, mode="append", options=OPTIONS
+        )
+    return open_shuffle(tmp_path)
+
+
+@pytest.fixture
+def decoded(monkeypatch):
+    """The rows of the chunks that are decoded from here on."""
+    found = []
+    real = ChunkDecoder.open_chunk
+
+    def open_chunk(self, stored, frames, num_rows):
+        found.append(num_rows)
+        return real(self, stored, frames, num_rows)
+
+    monkeypatch.setattr(ChunkDecoder, "open_chunk", open_chunk)
+    return found
+
+
+@guarantee("counts")
+@pytest.mark.parametrize(
+    ("condition", "count"),
+    [
+        (None, 3000), ("TRUE", 3000), ("FALSE", 0), ("day = 1", 1000), ("day >= 1", 2000),
+        ("day IN (0, 2)", 2000), ("day IS NOT NULL AND v < 10000", 1000), ("day IS NULL", 0),
+    ],
+)  # fmt: skip
+def test_what_the_log_says_is_not_read(shuffle, decoded, condition, count):
+    """A count of all rows, or of files all of whose rows match, opens neither index nor data"""
+    for path in shuffle.storage.files("map_outputs", depth=3):
+        shuffle.storage.delete(path)
+    assert shuffle.count_rows(filter=condition) == count
+    least, greatest = shuffle.min_max(["v"], filter=condition)["v"]
+    assert (least.as_py() is None) == (count == 0)
+    if condition == "day >= 1":
+        assert (least.as_py(), greatest.as_py()) == (10_000, 20_999)
+    assert not decoded
+
+
+def test_only_chunks_of_which_statistics_do_not_decide_are_decoded(tmp_path, decoded):
+    rows = days(0, 20_000)
+    partitioner = RangePartitioner("v")
+    write_shuffle(rows, tmp_path, partitioner=partitioner, num_subpartitions=64, options=OPTIONS)
+    shuffle = open_shuffle(tmp_path)
+    assert shuffle.count_rows(filter="v < 7777") == 7777
+    assert 0 < sum(decoded) < 2000
+    decoded.clear()
+    found = shuffle.min_max(["v", "day"], filter="v BETWEEN 100 AND 7777")
+    assert [[end.as_py() for end in ends] for ends in found.values()] == [[100, 7777], [0, 0]]
+    assert 0 < sum(decoded) < 3000
+
+
+def test_texts_are_read_since_their_bounds_are_cut(shuffle, decoded):
+    least, greatest = shuffle.min_max(["s"], filter="day = 1")["s"]
+    expected = pc.min_max(days(1)["s"])
+    assert (least, greatest) == (expected["min"], expected["max"])
+    assert sum(decoded) == 1000, "of one file"
+
+
+def test_each_subpartition_counts_a_broadcast_row(tmp_path):
+    write_shuffle(
+        days(0, 50), tmp_path, partitioner=BroadcastPartitioner(), num_subpartitions=N,
+        options=OPTIONS,
+    )  # fmt: skip
+    shuffle = open_shuffle(tmp_path)
+    assert shuffle.count_rows() == shuffle.read().read_all().num_rows == 50 * N
+    assert shuffle.count_rows(filter="v < 7") == 7 * N
+    assert shuffle.count_rows(filter="v >= 0") == 50 * N
+
+
+def test_after_deletions_and_merges_extremes_are_those_of_rows_that_are_left(shuffle):
+    path = shuffle.path
+    delete_rows(path, {"k": [0, 10, 96, *range(20, 40)]}, options=OPTIONS)
+    for _ in range(2):
+        left = open_shuffle(path)
+        rows = left.read().read_all()
+        assert left.count_rows() == rows.num_rows
+        for name, (least, greatest) in left.min_max(["k", "day", "v", "s"]).items():
+            expected = pc.min_max(rows[name])
+            assert (least, greatest) == (expected["min"], expected["max"]), name
+        assert left.verify().ok
+        merge_shuffle(path, options=OPTIONS)
+
+
+def test_a_column_that_earlier_files_lack_or_have_narrower(tmp_path):
+    narrow = pa.table({"k": pa.array([1, 2, 3]), "x": pa.array([5, -7, 9], pa.int16())})
+    write_shuffle(narrow, tmp_path, keys="k", num_subpartitions=N, options=OPTIONS)
+    options = WriteOptions(sync=False, statistics="all", schema_evolution=True)
+    wide = pa.table(
+        {
+            "k": pa.array([4]),
+            "x": pa.array([70_000]),
+            "new": pa.array(
+                [
+                    1.5,
+                ][:1]
+            ),
+        }
+    )
+    append_shuffle(wide, tmp_path, options=options)
+    shuffle = open_shuffle(tmp_path)
+    found = shuffle.min_max(["x", "new"])
+    assert [[end.as_py() for end in ends] for ends in found.values()] == [[-7, 70_000], [1.5, 1.5]]
+    assert shuffle.count_rows(filter="new IS NULL") == 3
+    assert shuffle.count_rows(filter="x < 10") == 3
+
+
+def test_no_rows_have_no_extremes(tmp_path):
+    write_shuffle(days(0, 0), tmp_path, keys="k", num_subpartitions=N, options=OPTIONS)
+    shuffle = open_shuffle(tmp_path)
+    assert shuffle.count_rows() == shuffle.count_rows(filter="v > 1") == 0
+    assert [end.as_py() for end in shuffle.min_max(["v"])["v"]] == [None, None]
+
+
+def test_columns_without_an_order_are_refused(tmp_path):
+    rows = pa.table({"k": [1], "x": [[1]]})
+    write_shuffle(rows, tmp_path, keys="k", num_subpartitions=N, options=OPTIONS)
+    with pytest.raises(SchemaError, match="'x' is list"):
+        open_shuffle(tmp_path).min_max(["x"])
+    with pytest.raises(SchemaError, match="y"):
+        open_shuffle(tmp_path).min_max(["y"])
+
+
+@guarantee("counts")
+def test_a_dataset_counts_without_reading_what_the_log_says(shuffle, decoded):
+    dataset = shuffle.to_dataset()
+    assert dataset.count_rows() == 3000
+    assert dataset.count_rows(filter=ds.field("day") == 1) == 1000
+    assert dataset.filter(ds.field("day") >= 1).count_rows() == 2000
+    assert not decoded
+    assert dataset.count_rows(filter=pc.starts_with(ds.field("s"), "a text of more than 1")) > 0
+    assert decoded, "what only PyArrow evaluates"
