@@ -32,12 +32,16 @@ from arrow_format.log.names import (
     tag_path,
 )
 from arrow_format.storage.open import ObjectStorage
+from tests.support.exhaustive import exhaustive
 from tests.support.guarantees import guarantee
 from tests.support.stored_shuffle import N, StoredShuffle
 
 if TYPE_CHECKING:
     from arrow_format.jobs.gc_files import GcReport
     from tests.support.s3_server import S3Server
+
+
+pytestmark = exhaustive(but="place")
 
 
 @pytest.fixture(params=["s3", "azure", "gs", "seaweedfs"])

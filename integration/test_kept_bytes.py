@@ -16,6 +16,7 @@ import arrow_format
 from arrow_format import WriteOptions
 from connector.environment.collection import facts_without_session, with_path
 from connector.environment.findings import findings
+from tests.support.exhaustive import exhaustive
 
 if TYPE_CHECKING:
     from tests.support.s3_server import S3Server
@@ -34,6 +35,7 @@ def kept_versions(server: S3Server, bucket: str) -> list[bytes]:
     ]
 
 
+@exhaustive(but="store")
 @pytest.mark.parametrize("store", ["s3", "seaweedfs"])
 @pytest.mark.parametrize("is_versioned", [False, True])
 def test_gone_is_as_far_as_the_store_lists_it(request, store, is_versioned):

@@ -29,6 +29,7 @@ from integration.programs.ways import FAST
 from integration.torture.checks import files_beside
 from integration.torture.operations import Operation, perform
 from integration.torture.spark_driver import SparkDriver
+from tests.support.exhaustive import exhaustive
 from tests.support.guarantees import guarantee
 from tests.support.small_shuffles import files_below
 
@@ -162,6 +163,7 @@ def with_task(
 
 
 @guarantee("kills")
+@exhaustive()
 @BY
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_killed_task_is_tried_again_or_nothing_changes(
@@ -219,6 +221,7 @@ def test_rows_appended_meanwhile_stay(
 
 
 @guarantee("kills")
+@exhaustive()
 @BY
 @pytest.mark.parametrize("victim", ["driver Python", "driver JVM"])
 def test_a_killed_driver_changes_nothing(

@@ -27,6 +27,7 @@ from arrow_format.keys.partitioner import HashPartitioner
 from arrow_format.log.names import entry_path
 from arrow_format.storage.open import open_storage
 from arrow_format.write.merge_policy import MergePolicy
+from tests.support.exhaustive import exhaustive
 from tests.support.guarantees import guarantee
 from tests.support.s3_server import SECRET
 
@@ -62,6 +63,7 @@ def place(request) -> tuple[str, dict[str, str]]:
 # The engine ---------------------------------------------------------------------------------------
 
 
+@exhaustive()
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_written_appended_merged_overwritten_and_read(place, codec):
     path, given = place
@@ -272,6 +274,7 @@ assert open_shuffle(path, storage_options=options).num_bytes > 250 << 20
 
 
 @guarantee("upload memory")
+@exhaustive(but="codec")
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_uploads_stay_inside_the_memory_bound(s3, codec):
     done = subprocess.run(

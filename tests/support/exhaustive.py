@@ -5,7 +5,7 @@ of each parameter occurs. A night tries all of it (``make nightly``). A test say
 how, by one of these:
 
 - ``@exhaustive("codec", "threads")`` keeps of its cases the fewest that have each value of these
-  parameters, those of fixtures too; without names, of all parameters;
+  parameters, those of fixtures too; without names of all, with ``but="store"`` of all others;
 - :func:`part` of what it loops over, :func:`times` of what it repeats;
 - ``@nightly`` where a test without this mark has one case of the same behaviour.
 """
@@ -13,6 +13,7 @@ how, by one of these:
 from __future__ import annotations
 
 import os
+import zlib
 from collections import defaultdict
 from typing import TYPE_CHECKING, TypeVar
 
@@ -32,17 +33,19 @@ nightly = pytest.mark.nightly
 _chosen = pytest.StashKey[bool]()
 
 
-def exhaustive(*parameters: str, least: int = 1) -> pytest.MarkDecorator:
+def exhaustive(*parameters: str, but: str = "", least: int = 1) -> pytest.MarkDecorator:
     """Mark a test of many cases, of which a change tries a part.
 
     Parameters
     ----------
     parameters
         Names of the parameters of which each value occurs in that part; none: all.
+    but
+        One whose values need not occur, such as the store: tests differ in the one that they get.
     least
         How many cases the part has at least.
     """
-    return pytest.mark.exhaustive(parameters, least)
+    return pytest.mark.exhaustive(parameters, but, least)
 
 
 def part(cases: Sequence[Case], most: int) -> Sequence[Case]:
@@ -58,7 +61,12 @@ def times(on_change: int, at_night: int) -> int:
 
 
 def covering(
-    cases: Sequence[dict[str, str]], parameters: Sequence[str] = (), least: int = 1
+    cases: Sequence[dict[str, str]],
+    parameters: Sequence[str] = (),
+    but: str = "",
+    least: int = 1,
+    *,
+    start: int = 0,
 ) -> list[int]:
     """Choose few cases in which each value of some parameters occurs.
 
@@ -66,10 +74,12 @@ def covering(
     ----------
     cases
         Value by parameter.
-    parameters
-        Those whose values must occur; none: all.
+    parameters, but
+        Those whose values must occur, none: all; and one of these whose values need not.
     least
         How many are chosen at least, where there are as many.
+    start
+        Where to begin: with another, other cases are taken of those that would do.
 
     Returns
     -------
@@ -77,9 +87,12 @@ def covering(
         Positions in ``cases``, ascending. Of several that would do, those are taken that have new
         values of other parameters too, and that are spread.
     """
-    left = sorted(range(len(cases)), key=_halving)
+    left = sorted(range(len(cases)), key=lambda one: _halving((one + start) % len(cases)))
     needed = {
-        pair for case in cases for pair in case.items() if not parameters or pair[0] in parameters
+        pair
+        for case in cases
+        for pair in case.items()
+        if pair[0] != but and (not parameters or pair[0] in parameters)
     }
     unseen = {pair for case in cases for pair in case.items()}
     chosen: list[int] = []
@@ -112,10 +125,11 @@ def choose(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("exhaustive"):
             several[item.nodeid.partition("[")[0]].append(item)
-    for cases in several.values():
+    for name, cases in several.items():
         mark = cases[0].get_closest_marker("exhaustive")
         assert mark is not None
-        chosen = covering([_values(item) for item in cases], *mark.args)
+        start = zlib.crc32(name.encode())
+        chosen = covering([_values(item) for item in cases], *mark.args, start=start)
         left_out |= {*cases} - {cases[number] for number in chosen}
     if left_out:
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])

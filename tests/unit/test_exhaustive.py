@@ -21,7 +21,7 @@ def by_day(monkeypatch):
 
 @given(CASES, st.lists(st.sampled_from("pqr"), unique=True), st.integers(0, 9))
 def test_each_value_occurs_and_few_cases_do(cases, parameters, least):
-    chosen = covering(cases, parameters, least)
+    chosen = covering(cases, parameters, least=least)
     assert chosen == sorted(set(chosen))
     assert len(chosen) >= min(least, len(cases))
     values = [{(name, case[name]) for name in parameters or "pqr"} for case in cases]
@@ -35,6 +35,16 @@ def test_other_parameters_vary_with_those_that_matter():
     assert one["codec"] != other["codec"]
     assert one["n"] != other["n"]
     assert {matrix[number]["n"] for number in covering(matrix)} == {*map(str, range(8))}
+
+
+def test_tests_differ_in_the_value_of_what_need_not_occur_whole():
+    matrix = [{"store": s, "fault": f} for s, f in product(["s3", "az", "gs"], ["cut", "gone"])]
+    chosen = [covering(matrix, but="store", start=start) for start in range(6)]
+    assert all({matrix[n]["fault"] for n in each} == {"cut", "gone"} for each in chosen)
+    assert {len(each) for each in chosen} == {2}
+    assert {matrix[n]["store"] for each in chosen for n in each} == {"s3", "az", "gs"}
+    stores = [{"store": s} for s in ["s3", "az", "gs"]]
+    assert {*(covering(stores, but="store", start=start)[0] for start in range(3))} == {0, 1, 2}
 
 
 @pytest.mark.parametrize(
