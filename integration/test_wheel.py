@@ -13,6 +13,7 @@ import pytest
 from arrow_format import __version__
 from tests.check_dist import problems
 from tests.check_docs import ROOT, split
+from tests.support.exhaustive import nightly
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,14 +76,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def without_spark(
     built: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Environment, list[str], str]:
-    """An environment, what a program printed before Spark came there, and what the command did."""
+    """An environment without Spark, what a program printed there, and what the command did."""
     environment = Environment(tmp_path_factory.mktemp("installed"))
     (wheel,) = built.glob("*.whl")
     environment.install(str(wheel))
     printed = environment.run("python", "-c", WITHOUT_SPARK, "rows")
     commands = [["--version"], ["inspect", "rows"], ["verify", "rows"]]
     shown = [environment.run("arrow-shuffle", *command) for command in commands]
-    environment.install(f"{wheel}[spark]", f"pyspark=={pyspark.__version__}")
     return environment, printed.splitlines(), "".join(shown)
 
 
@@ -113,9 +113,14 @@ def test_without_spark_the_command_works(
     assert "1,000" in shown
 
 
-def test_the_readme_runs_with_spark(without_spark: tuple[Environment, list[str], str]) -> None:
+@nightly  # integration/test_documents.py runs the same snippets, on the clone
+def test_the_readme_runs_with_spark(
+    built: Path, without_spark: tuple[Environment, list[str], str]
+) -> None:
     """Spark finds the format, and what is below each snippet is printed."""
     environment, _, _ = without_spark
+    (wheel,) = built.glob("*.whl")
+    environment.install(f"{wheel}[spark]", f"pyspark=={pyspark.__version__}")
     sources, expected = [], []
     with_spark = False
     _, blocks = split((ROOT / "README.md").read_text(encoding="utf-8"))

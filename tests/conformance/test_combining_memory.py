@@ -3,6 +3,7 @@
 import pytest
 
 from tests.conformance.test_memory import checked_peak
+from tests.support.exhaustive import exhaustive
 from tests.support.guarantees import guarantee
 from tests.support.memory import figures_of
 
@@ -61,6 +62,7 @@ print(base, peak, max(b.nbytes for b in made), BUFFER)
 
 
 @guarantee("map task memory")
+@exhaustive(but="shape", least=3)
 @pytest.mark.parametrize("num_keys", [1_000, 250_000])
 @pytest.mark.parametrize("shape", ["numbers", "small", "texts", "two keys", "decimals", "words"])
 def test_peak_memory_of_a_combined_write(tmp_path, shape, num_keys):

@@ -23,6 +23,7 @@ def open_files():
 
 
 @guarantee("few files")
+@exhaustive()
 @pytest.mark.parametrize(("codec", "threads"), [("zstd", 1), ("none", 1), ("zstd", 3)])
 def test_open_files_at_twenty_thousand_subpartitions(tmp_path, codec, threads):
     counts = []
@@ -149,7 +150,7 @@ print(base, peak, largest, BUFFER)
 
 
 @guarantee("map task memory")
-@exhaustive("codec", "gigabytes")
+@exhaustive("codec", "gigabytes", least=8)
 @pytest.mark.parametrize(
     ("shape", "codec", "gigabytes"),
     [
@@ -237,7 +238,7 @@ print(base, resident_bytes(), 0, BUFFER)
 
 
 @guarantee("map task memory")
-@exhaustive("codec")
+@exhaustive(but="threads")
 @pytest.mark.parametrize("threads", [1, 3])
 def test_peak_memory_of_a_dataset_with_one_large_row_group(tmp_path, threads):
     numbers = np.random.default_rng(1).integers(0, 1 << 40, 5_000_000)

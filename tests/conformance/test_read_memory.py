@@ -12,6 +12,7 @@ from arrow_format import (
     open_shuffle,
     write_shuffle,
 )
+from tests.support.exhaustive import exhaustive, part
 from tests.support.guarantees import guarantee
 from tests.support.memory import figures_of
 
@@ -81,13 +82,14 @@ def test_memory_keeps_to_the_option(tmp_path, tiny, case):
     write_shuffle(rows_of(count, **shape), path, num_subpartitions=n, keys="k", options=options)
     shuffle = open_shuffle(path)
     assert sum(output.raw_bytes for output in shuffle.map_outputs) > 1.4 * ALLOWED
-    for threads in (1, 2, 8):
+    for threads in part((1, 2, 8), 2):
         rows, over_base = peak(tiny, path, threads=threads)
         assert rows == count
         assert over_base <= ALLOWED, threads
 
 
 @guarantee("reading memory")
+@exhaustive(but="mebibytes, threads")
 @pytest.mark.parametrize(("mebibytes", "threads"), [(96, 2), (160, 4), (256, 7)])
 def test_memory_of_as_many_threads_as_it_is_enough_for(tmp_path, tiny, mebibytes, threads):
     allowed = mebibytes << 20
@@ -125,6 +127,7 @@ def test_memory_of_a_sorted_subpartition_that_does_not_fit(tmp_path, tiny):
     assert peak(tiny, tmp_path / "x")[1] <= ALLOWED
 
 
+@exhaustive(but="codec")
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_memory_of_a_sorted_subpartition_of_hundreds_of_regions(tmp_path, tiny, codec):
     random = np.random.default_rng(1)
@@ -149,6 +152,7 @@ def test_memory_of_a_sorted_subpartition_of_hundreds_of_regions(tmp_path, tiny, 
     assert over_base <= ALLOWED
 
 
+@exhaustive(but="codec")
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_memory_of_a_sorted_subpartition_of_large_chunks(tmp_path, tiny, codec):
     """Of which a piece is a part that must not keep the whole."""

@@ -3,10 +3,12 @@
 import pytest
 
 from tests.conformance.test_memory import STREAM, checked_peak
+from tests.support.exhaustive import exhaustive
 from tests.support.guarantees import guarantee
 
 
 @guarantee("map task memory")
+@exhaustive(but="shape, sort_by", least=2)
 @pytest.mark.parametrize(
     ("shape", "sort_by", "gigabytes"),
     [

@@ -117,6 +117,7 @@ def test_memory_of_eight_shuffles_that_are_read_together(written, kind):
 
 
 @guarantee("reading memory")
+@exhaustive(but="how")
 @pytest.mark.parametrize("how", ["sum", "list"])
 def test_memory_of_an_aggregation_of_distinct_keys(written, how):
     tiny = written("tiny text", batches(0, num_rows=100, text=True), 2)

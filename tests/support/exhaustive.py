@@ -41,7 +41,7 @@ def exhaustive(*parameters: str, but: str = "", least: int = 1) -> pytest.MarkDe
     parameters
         Names of the parameters of which each value occurs in that part; none: all.
     but
-        One whose values need not occur, such as the store: tests differ in the one that they get.
+        Those whose values need not occur, as in ``"store, codec"``: tests differ in what they get.
     least
         How many cases the part has at least.
     """
@@ -75,7 +75,7 @@ def covering(
     cases
         Value by parameter.
     parameters, but
-        Those whose values must occur, none: all; and one of these whose values need not.
+        Those whose values must occur, none: all; and those of them whose values need not.
     least
         How many are chosen at least, where there are as many.
     start
@@ -88,12 +88,8 @@ def covering(
         values of other parameters too, and that are spread.
     """
     left = sorted(range(len(cases)), key=lambda one: _halving((one + start) % len(cases)))
-    needed = {
-        pair
-        for case in cases
-        for pair in case.items()
-        if pair[0] != but and (not parameters or pair[0] in parameters)
-    }
+    names = {*(parameters or {name for case in cases for name in case})} - {*but.split(", ")}
+    needed = {pair for case in cases for pair in case.items() if pair[0] in names}
     unseen = {pair for case in cases for pair in case.items()}
     chosen: list[int] = []
     while left and (needed & unseen or len(chosen) < least):

@@ -43,6 +43,7 @@ def test_tests_differ_in_the_value_of_what_need_not_occur_whole():
     assert all({matrix[n]["fault"] for n in each} == {"cut", "gone"} for each in chosen)
     assert {len(each) for each in chosen} == {2}
     assert {matrix[n]["store"] for each in chosen for n in each} == {"s3", "az", "gs"}
+    assert len(covering(matrix, but="store, fault")) == 1
     stores = [{"store": s} for s in ["s3", "az", "gs"]]
     assert {*(covering(stores, but="store", start=start)[0] for start in range(3))} == {0, 1, 2}
 
