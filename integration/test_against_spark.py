@@ -21,6 +21,7 @@ from arrow_format import OptionError, open_shuffle
 from connector.spark_version import SPARK
 from integration.programs.datasets import lineitem as lineitem_files
 from integration.programs.ways import WAYS, assert_same_rows, by_function
+from tests.support.exhaustive import exhaustive
 from tests.support.tables import SPARK_TYPES, frozen
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ def test_one_spark_partition_per_subpartition(spark: SparkSession, path: Path, e
     assert_same_rows(where.toArrow(), expected)
 
 
+@exhaustive()
 @pytest.mark.parametrize("subpartitions", [5, range(10, 25), FEW], ids=["one", "range", "list"])
 @pytest.mark.parametrize("coalesce", [True, False])
 def test_some_subpartitions(

@@ -23,6 +23,7 @@ from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.target import open_target
 from integration.programs.ways import FAST, WAYS, by_function
+from tests.support.exhaustive import exhaustive
 from tests.support.guarantees import guarantee
 from tests.support.small_shuffles import SCHEMA, files_below, numbered
 
@@ -96,6 +97,7 @@ def test_a_retried_task_counts_once(retried: dict[str, dict[str, Any]], way: str
 
 
 @guarantee("failed write")
+@exhaustive()
 @pytest.mark.parametrize("way", ["write_shuffle", "df.write", "SQL"])
 @pytest.mark.parametrize("early", [True, False], ids=["at once", "late"])
 def test_a_failed_job_removes_what_it_wrote_and_its_directory(

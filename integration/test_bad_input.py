@@ -36,6 +36,7 @@ from arrow_format import (
     open_shuffle,
 )
 from integration.programs.ways import FAST, WAYS, by_function
+from tests.support.exhaustive import exhaustive
 from tests.support.guarantees import guarantee
 from tests.support.small_shuffles import files_below
 
@@ -246,6 +247,7 @@ def test_bad_arguments(trap: DataFrame, tmp_path: Path, bad: Bad):
     assert files_below(tmp_path) == []
 
 
+@exhaustive(but="bad", least=6)
 @pytest.mark.parametrize("bad", given_to("options"))
 def test_bad_options(trap: DataFrame, tmp_path: Path, bad: Bad):
     with refused(bad.other_message or bad.message, Exception):
@@ -526,6 +528,7 @@ def test_an_option_of_a_read_that_is_not_known(spark: SparkSession, sound: Path)
             read()
 
 
+@exhaustive(but="options, message", least=4)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -657,6 +660,7 @@ def test_a_newer_format_version(spark: SparkSession, damaged: Path):
 # Failures in the user's own plan -----------------------------------------------------------------
 
 
+@exhaustive()
 @pytest.mark.parametrize("way", [name for name in WAYS if name != "mapInArrow"])
 @pytest.mark.parametrize("there", [False, True], ids=["new", "append"])
 def test_a_failing_task_leaves_nothing(spark: SparkSession, tmp_path: Path, way: str, there: bool):

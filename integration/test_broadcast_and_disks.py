@@ -21,6 +21,7 @@ from arrow_format import (
 )
 from connector.source.reader import ShuffleSourceReader
 from integration.programs.ways import FAST, assert_same_rows
+from tests.support.exhaustive import exhaustive
 from tests.support.small_shuffles import root_numbers
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def by_argument(df: DataFrame, path: Path) -> None:
     )
 
 
+@exhaustive()
 @pytest.mark.parametrize("write", [by_option, by_argument])
 @pytest.mark.parametrize("coalesce", [True, False])
 def test_every_subpartition_has_every_row(

@@ -23,6 +23,7 @@ from integration.programs.ways import (
     by_function,
     by_sql,
 )
+from tests.support.exhaustive import exhaustive
 from tests.support.spark_session import spark_settings
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ EDGES: dict[str, tuple[Callable[[SparkSession], DataFrame], list[str], int]] = {
 }
 
 
+@exhaustive(but="write")
 @pytest.mark.parametrize("write", [by_function, by_data_source])
 @pytest.mark.parametrize("edge", EDGES)
 def test_rows_are_where_spark_puts_them(spark: SparkSession, tmp_path: Path, edge: str, write: Way):
@@ -106,6 +108,7 @@ def test_rows_are_where_spark_puts_them(spark: SparkSession, tmp_path: Path, edg
     assert open_shuffle(path).num_subpartitions == n
 
 
+@exhaustive()
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("partitions", [0, 3])
 def test_no_rows_are_a_version_all_the_same(
@@ -125,6 +128,7 @@ def test_no_rows_are_a_version_all_the_same(
     assert rows(connector.read_shuffle(spark, path)) == [(0,), (1,)]
 
 
+@exhaustive(but="way")
 @pytest.mark.parametrize("way", WAYS)
 def test_one_row_a_batch(spark: SparkSession, tmp_path: Path, way: str):
     df = spark.range(0, 300, 1, 1).selectExpr("id AS k", "concat('row ', id) AS s")
@@ -357,6 +361,7 @@ def test_modes(spark: SparkSession, tmp_path: Path):
 # Spark's settings --------------------------------------------------------------------------------
 
 
+@exhaustive(but="way")
 @pytest.mark.parametrize("way", WAYS)
 def test_large_variable_types(spark: SparkSession, tmp_path: Path, way: str):
     path = tmp_path / "shuffle"

@@ -51,6 +51,7 @@ from arrow_format.jobs.write import write_shuffle
 from arrow_format.keys.partitioner import RoundRobinPartitioner
 from arrow_format.keys.range_partitioner import RangePartitioner
 from connector.spark_version import SPARK
+from tests.support.exhaustive import exhaustive
 from tests.support.guarantees import guarantee
 
 if TYPE_CHECKING:
@@ -280,6 +281,7 @@ def test_rows_and_schema_come_back_as_written(
     assert not differing
 
 
+@exhaustive(but="write", least=2)
 @pytest.mark.parametrize("write", WAYS)
 def test_void_comes_back_as_written(
     spark: SparkSession, tmp_path: Path, write: Callable[[DataFrame, str], None]
@@ -304,6 +306,7 @@ def test_void_comes_back_as_written(
     assert contents(back) == contents(df)
 
 
+@exhaustive(but="write", least=2)
 @pytest.mark.parametrize("write", WAYS)
 def test_values_beyond_python_s_calendar_come_back(
     spark: SparkSession, tmp_path: Path, write: Callable[[DataFrame, str], None]
@@ -327,6 +330,7 @@ def test_values_beyond_python_s_calendar_come_back(
     assert back.exceptAll(df).count() == 0
 
 
+@exhaustive(but="write", least=2)
 @pytest.mark.parametrize("write", WAYS)
 def test_rows_written_in_one_time_zone_are_the_same_instants_in_another(
     spark: SparkSession, tmp_path: Path, write: Callable[[DataFrame, str], None]
@@ -578,6 +582,7 @@ REFUSED = {
 
 
 @guarantee("Spark types")
+@exhaustive()
 @pytest.mark.parametrize("write", [by_function, by_hook, by_data_source])
 @pytest.mark.parametrize("name", REFUSED)
 def test_unsupported_types_are_refused_by_name_before_any_task_runs(
@@ -614,6 +619,7 @@ def test_equal_names_are_refused(
         write(df, str(tmp_path / "shuffle"))
 
 
+@exhaustive(but="name", least=2)
 @pytest.mark.parametrize("name", ["a.b", "a`b", "*", "K"])
 def test_names_map_in_arrow_cannot_find_go_through_the_data_source(
     spark: SparkSession, tmp_path: Path, name: str

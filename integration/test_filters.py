@@ -15,6 +15,7 @@ import connector
 from arrow_format import open_shuffle
 from arrow_format.errors import OptionError, SchemaError
 from integration.programs.ways import FAST
+from tests.support.exhaustive import exhaustive
 from tests.support.spark_session import SESSION_TIME_ZONE
 
 if TYPE_CHECKING:
@@ -175,6 +176,7 @@ def test_every_way_of_asking_reads_the_same_rows(
     assert each.rdd.getNumPartitions() == N
 
 
+@exhaustive(but="how", least=2)
 @pytest.mark.parametrize("how", ["inner", "left", "full", "anti"])
 def test_filters_of_a_join_apply_before_it(spark: SparkSession, path: Path, how: str) -> None:
     filters = ("k IN (1, 2, 3, 40)", "k IN (2, 3, 50, 60) AND day <= '2024-02-20'")

@@ -25,6 +25,7 @@ from arrow_format.errors import SchemaError
 from arrow_format.scan.scan import plan_scan
 from connector.spark_version import SPARK
 from integration.programs.ways import FAST
+from tests.support.exhaustive import exhaustive
 from tests.support.spark_session import spark_settings
 from tests.support.spark_versions import ORC_INSTANTS, ORC_TIMES, TIMES
 
@@ -114,6 +115,7 @@ def save_days(spark: SparkSession, path: Path, *, since_1900: bool) -> None:
     ).coalesce(1).write.parquet(str(path))
 
 
+@exhaustive("mode", least=3)
 @pytest.mark.parametrize(
     ("zone", "mode"), [(ZONES[0], "CORRECTED"), *((zone, "LEGACY") for zone in ZONES)]
 )
@@ -140,6 +142,7 @@ def test_calendars_of_spark(spark: SparkSession, tmp_path: Path, zone: str, mode
                 )
 
 
+@exhaustive()
 @pytest.mark.parametrize("int96", [True, False])
 @pytest.mark.parametrize("version", ["2.4.8", "3.0.3", "3.1.0", None])
 def test_calendars_by_the_version_of_spark(

@@ -71,6 +71,7 @@ def rows_of(shuffle: Shuffle) -> list[pa.Table]:
 
 
 @guarantee("merged rows")
+@exhaustive()
 @BY
 @pytest.mark.parametrize("sort_by", [(), ("t",)])
 def test_rows_and_their_order_stay(
@@ -261,6 +262,7 @@ def rows_in_order(path: str) -> list[list[int]]:
     ]
 
 
+@exhaustive(but="by")
 @BY
 def test_local_directories(spark: SparkSession, tmp_path: Path, by: MergeBy):
     path = tmp_path / "s"
@@ -276,6 +278,7 @@ def test_local_directories(spark: SparkSession, tmp_path: Path, by: MergeBy):
     merged.verify()
 
 
+@exhaustive(but="by")
 @BY
 def test_in_an_object_store(spark: SparkSession, s3: S3Server, by: MergeBy):
     path = f"s3://{s3.new_bucket()}/merged/{by}"

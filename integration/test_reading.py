@@ -26,6 +26,7 @@ from arrow_format.errors import SchemaError
 from connector.source.described import MOST_CHARACTERS, describe
 from connector.source.reader import ShuffleSourceReader
 from integration.programs.ways import FAST, assert_same_rows
+from tests.support.exhaustive import exhaustive
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -230,6 +231,7 @@ def test_an_equal_read_uses_what_another_has_cached(spark: SparkSession, written
     assert not is_from_cache(read())
 
 
+@exhaustive(but="name", least=2)
 @pytest.mark.parametrize("name", ["with space", "Upper.Case", "quote'\"`", "日本語", "a%20b,c"])
 def test_any_path_can_be_described(
     spark: SparkSession, skewed: DataFrame, tmp_path: Path, name: str

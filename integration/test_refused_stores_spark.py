@@ -8,6 +8,7 @@ import pytest
 
 import connector
 from arrow_format.storage.put_probe import PROBE_DIRECTORY, ROUNDS, WRITERS
+from tests.support.exhaustive import exhaustive
 from tests.support.guarantees import guarantee
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ def test_one_process_of_a_write_asks_and_the_others_know(
 
 
 @guarantee("atomic conditions")
+@exhaustive()
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", ["careless", "racy"])
 def test_nothing_is_left_on_a_store_on_which_commits_are_not_safe(

@@ -31,6 +31,7 @@ from arrow_format.storage.open import open_storage
 from connector.spark_version import ADMISSION_CONTROL
 from tests.support import spark_versions
 from tests.support.consumers import ConsumerRegistry
+from tests.support.exhaustive import exhaustive
 from tests.support.guarantees import guarantee
 from tests.support.spark_session import QUICK_START
 
@@ -203,6 +204,7 @@ def test_a_read_may_ask_before_the_producer_is_there(spark, tmp_path):
         source.option("requestTimeout", "200ms").load(str(tmp_path / "never"))
 
 
+@exhaustive(but="name, value, expected")
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
@@ -219,6 +221,7 @@ def test_bad_options_of_writes_are_named(spark, tmp_path, name, value, expected)
     assert not (tmp_path / "s").exists()
 
 
+@exhaustive(but="name, value, expected")
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [

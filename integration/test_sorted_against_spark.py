@@ -21,6 +21,7 @@ from arrow_format.keys.sort_keys import ORDERS
 from connector.range_sample import WEIGHT, thinned
 from integration.programs.datasets import lineitem as lineitem_files
 from integration.programs.ways import FAST, assert_same_rows
+from tests.support.exhaustive import exhaustive
 from tests.support.guarantees import guarantee
 from tests.support.tables import SPARK_TYPES, frozen
 
@@ -232,6 +233,7 @@ def expected(lineitem: DataFrame) -> pa.Table:
     return moved.sortWithinPartitions(*in_spark(KEYS)).toArrow()
 
 
+@exhaustive(but="way", least=2)
 @pytest.mark.parametrize("way", WAYS)
 def test_lineitem_in_order(
     spark: SparkSession, lineitem: DataFrame, partitioner: RangePartitioner, expected: pa.Table,
@@ -322,6 +324,7 @@ SHAPES = {
 """Rows of each task, ranges, and how many times its even share the longest range may have."""
 
 
+@exhaustive(but="shape", least=3)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_ranges_are_even_whatever_tasks_have(spark: SparkSession, shape: str):
     lengths, n, most = SHAPES[shape]
@@ -348,6 +351,7 @@ def test_a_sample_stands_for_all_rows_and_is_few_of_them(spark: SparkSession):
     assert few[WEIGHT].to_pylist() == [1.0] * 94
 
 
+@exhaustive(but="num_rows", least=2)
 @pytest.mark.parametrize("num_rows", [0, 1, 2, 5])
 def test_ranges_of_few_rows(spark: SparkSession, num_rows: int):
     rows = spark.range(0, num_rows, 1, 3)
@@ -414,6 +418,7 @@ def test_an_append_takes_order_and_bounds_from_what_is_there(spark: SparkSession
     assert open_shuffle(path).sort_by == ()
 
 
+@exhaustive(but="options, message", least=3)
 @pytest.mark.parametrize(
     ("options", "message"),
     [

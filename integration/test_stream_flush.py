@@ -19,6 +19,7 @@ from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.pending import pending_outputs
 from arrow_format.storage.open import PosixStorage
 from integration.test_streams import Pipe, put_newest
+from tests.support.exhaustive import exhaustive
 from tests.support.guarantees import guarantee
 
 if TYPE_CHECKING:
@@ -182,6 +183,7 @@ def test_a_buffer_in_memory_alone_is_flushed_when_it_is_full(values: Values) -> 
     assert batches_pending(values.sink) == [2]
 
 
+@exhaustive(but="options, message", least=2)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
