@@ -19,8 +19,8 @@ OLDER  ?= 4.0 4.1 4.2
 # The one that CI tries on each change; the others before a release.
 OLDEST := $(firstword $(OLDER))
 CHOSEN := integration/test_every_type.py integration/test_sql.py integration/test_streams.py
-CONCURRENTLY = echo "Two runs concurrently, each is shown when it ends."; \
-    $(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target
+CONCURRENTLY = echo "Several runs concurrently, each is shown when it ends."; \
+    $(MAKE) --no-print-directory --jobs=3 --keep-going --output-sync=target
 # The narrowest tests first: where they fail, others need not be looked at.
 IN_ORDER := tests/unit tests/compat tests/conformance tests/property tests/simulation
 PARALLEL := --numprocesses=auto --maxprocesses=4
@@ -78,7 +78,7 @@ integration-processes:
 older: java .venv/.stamp ## Run chosen integration tests on older versions of Spark (OLDER=4.0)
 	@$(CONCURRENTLY) $(addprefix older-,$(OLDER))
 
-sparks: java $(ARCHIVE) store-servers-if-possible ## Run `integration`, and the chosen tests on the oldest Spark where one ends
+sparks: java $(ARCHIVE) store-servers-if-possible ## Run `integration`, and beside it the chosen tests on the oldest Spark
 	@$(CONCURRENTLY) integration-processes integration-session older-$(OLDEST)
 
 older-%:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.support.exhaustive import exhaustive
 from tests.support.guarantees import guarantee
 from tests.support.memory import figures_of
 
@@ -51,6 +52,7 @@ print(*run(700_000), resident_bytes() - base)
 
 
 @guarantee("buffer memory")
+@exhaustive()
 @pytest.mark.parametrize("how", ["disk", "memory"])
 @pytest.mark.parametrize("kind", ["number", "text"])
 def test_memory_of_a_buffered_output_whose_keys_do_not_fit(kind, how):
@@ -104,6 +106,7 @@ print(run(1), resident_bytes() - base)
 """
 
 
+@exhaustive(but="kind, rows", least=2)
 @pytest.mark.parametrize(
     ("kind", "rows"), [("list keys", 40_000), ("lists", 200), ("slices", 60_000)]
 )

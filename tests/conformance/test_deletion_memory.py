@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.support.exhaustive import exhaustive
 from tests.support.memory import figures_of
 
 # Freed pages go back immediately: how long the allocator keeps some differs by 30 MiB between
@@ -48,6 +49,7 @@ print(peak - base, raw, shuffle.num_rows + receipt.num_rows)
 """
 
 
+@exhaustive(but="codec")
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_peak_memory_of_a_deletion(tmp_path, codec):
     above, raw, num_rows = figures_of(DELETE, codec, tmp_path, NUM_ROWS, 400, **GIVES_BACK)

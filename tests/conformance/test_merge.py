@@ -17,6 +17,7 @@ from arrow_format.log.outputs import key_of
 from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.open import PosixStorage
 from arrow_format.write.rewrite_plan import MIN_FAN_IN
+from tests.support.exhaustive import exhaustive
 from tests.support.guarantees import guarantee
 from tests.support.merges import (
     ALWAYS,
@@ -43,6 +44,7 @@ def index_of(path, file):
 
 @guarantee("merged rows")
 @POLICIES
+@exhaustive(least=4)
 @CODECS
 @pytest.mark.parametrize("broadcast", [False, True], ids=["unicast", "mixed"])
 def test_a_merged_version_has_the_same_rows_in_the_same_order(path, policy, codec, broadcast):

@@ -30,6 +30,7 @@ from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.open import PosixStorage
 from arrow_format.write import merge_policy, region_file
 from arrow_format.write.range_plan import Piece
+from tests.support.exhaustive import exhaustive
 from tests.support.guarantees import guarantee
 from tests.support.merges import ALWAYS, CODECS, TINY, append_version, contents, files_of
 from tests.support.small_shuffles import files_below, root_numbers
@@ -59,6 +60,7 @@ def write_numbers(path, tasks=20, n=300, rows=500, **how):
 
 
 @guarantee("merged rows")
+@exhaustive(least=6)
 @CODECS
 @pytest.mark.parametrize("broadcast", [False, True], ids=["unicast", "mixed"])
 @pytest.mark.parametrize("sort_by", [(), (("s", "descending"), ("v", "ascending"))])

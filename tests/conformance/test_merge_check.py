@@ -17,6 +17,7 @@ from arrow_format import (
 from arrow_format.format.ipc import byte_schema
 from arrow_format.write.merger import PartitionedFileMerger
 from arrow_format.write.region_joiner import RegionJoiner
+from tests.support.exhaustive import exhaustive
 
 FAST = WriteOptions(sync=False)
 
@@ -35,6 +36,7 @@ def rolled(batch):
     return pa.array(np.roll(batch["v"].to_numpy(), 1))
 
 
+@exhaustive(least=6)
 @pytest.mark.parametrize("mistake", [values_of_others, one_invented, rolled])
 @pytest.mark.parametrize("sort_by", [(), ("k",), ("v",)])
 @pytest.mark.parametrize("codec", ["none", "zstd"])
