@@ -21,6 +21,7 @@ _HOME = {
         ShuffleExistsError ShuffleNotFoundError ShuffleOverwrittenError StorageError
         UnsettledCommitError
     """,
+    "arrow_format.jobs.alter": "Alteration drop_columns rename_columns",
     "arrow_format.jobs.append": "append_shuffle",
     "arrow_format.jobs.delete_rows": "delete_rows",
     "arrow_format.jobs.deletion_receipt": "DeletionReceipt",

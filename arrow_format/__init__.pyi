@@ -19,6 +19,9 @@ from arrow_format.errors import ShuffleNotFoundError as ShuffleNotFoundError
 from arrow_format.errors import ShuffleOverwrittenError as ShuffleOverwrittenError
 from arrow_format.errors import StorageError as StorageError
 from arrow_format.errors import UnsettledCommitError as UnsettledCommitError
+from arrow_format.jobs.alter import Alteration as Alteration
+from arrow_format.jobs.alter import drop_columns as drop_columns
+from arrow_format.jobs.alter import rename_columns as rename_columns
 from arrow_format.jobs.append import append_shuffle as append_shuffle
 from arrow_format.jobs.delete_rows import delete_rows as delete_rows
 from arrow_format.jobs.deletion_receipt import DeletionReceipt as DeletionReceipt

@@ -1,4 +1,5 @@
 from arrow_format import BROADCAST as BROADCAST
+from arrow_format import Alteration as Alteration
 from arrow_format import ArithmeticOverflowError as ArithmeticOverflowError
 from arrow_format import BackPressureTimeoutError as BackPressureTimeoutError
 from arrow_format import BatchReader as BatchReader
@@ -65,6 +66,7 @@ from arrow_format import __version__ as __version__
 from arrow_format import collect_garbage as collect_garbage
 from arrow_format import decorated as decorated
 from arrow_format import delete_rows as delete_rows
+from arrow_format import drop_columns as drop_columns
 from arrow_format import erasure_status as erasure_status
 from arrow_format import flush_pending as flush_pending
 from arrow_format import forget_consumer as forget_consumer
@@ -75,6 +77,7 @@ from arrow_format import open_shuffle as open_shuffle
 from arrow_format import open_shuffle_changes as open_shuffle_changes
 from arrow_format import release_shuffle as release_shuffle
 from arrow_format import relocate_shuffle as relocate_shuffle
+from arrow_format import rename_columns as rename_columns
 from arrow_format import repair_shuffle as repair_shuffle
 from arrow_format import rollback_shuffle as rollback_shuffle
 from arrow_format import sample_bounds as sample_bounds

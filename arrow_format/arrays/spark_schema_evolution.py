@@ -17,7 +17,7 @@ from pyarrow import types as pt
 from arrow_format.arrays.schema_evolution import widen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator, Mapping
 
 Schemas: TypeAlias = tuple[pa.Schema, str | None]
 """The schema of rows in Arrow, and Spark's JSON of it; None: they were written without Spark."""
@@ -102,6 +102,21 @@ def widen_schemas(old: Schemas, new: Schemas) -> Schemas:
             field = field | {"type": _number_name(column.type)}
         fields.append(field | {"nullable": field["nullable"] or column.nullable})
     return schema, json.dumps(described | {"fields": fields}, separators=(",", ":"))
+
+
+def rename_spark(
+    text: str | None, names: Mapping[str, str], dropped: Collection[str] = ()
+) -> str | None:
+    """Return Spark's JSON of a schema with new names of some columns, and without others."""
+    if text is None:
+        return None
+    described = json.loads(text)
+    fields = [
+        field | {"name": names.get(field["name"], field["name"])}
+        for field in described["fields"]
+        if field["name"] not in dropped
+    ]
+    return json.dumps(described | {"fields": fields}, separators=(",", ":"))
 
 
 def _fields(text: str | None) -> dict[str, dict[str, Any]]:

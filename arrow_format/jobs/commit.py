@@ -20,7 +20,7 @@ from arrow_format.jobs.back_pressure import await_consumers
 from arrow_format.jobs.cleanup import abort_job, append_entry, remove_losers
 from arrow_format.jobs.map_outputs import check_files, complete_outputs
 from arrow_format.jobs.receipt import ShuffleReceipt
-from arrow_format.jobs.target import check_fits_pending, check_mode_allows
+from arrow_format.jobs.target import as_now_called, check_fits_pending, check_mode_allows
 from arrow_format.log.commit_log import AlreadyCommittedError, CommitLog, EntryFields, draft
 from arrow_format.log.conflicts import Claims, check_needs, check_version_number
 from arrow_format.log.consumers import ConsumerRegistry
@@ -114,7 +114,7 @@ def commit_job(
     """
     mode = check_mode(mode)
     check_version_number(expected_version)
-    log = CommitLog(job.storage)
+    begun, log = job, CommitLog(job.storage)
     outputs, totals = complete_outputs(job, statuses, expected_map_outputs)
     job = dataclasses.replace(job, num_map_tasks=len(outputs))
     before: CommittedTransaction | None = None
@@ -123,6 +123,7 @@ def commit_job(
 
     def decide(view: LogView) -> LogEntry | None:
         nonlocal before, are_checked
+        job = begun
         before = None if transaction is None else committed_by(log, view, transaction)
         if before is not None:
             return None
@@ -131,6 +132,8 @@ def commit_job(
         newest = None if view.state.is_ended else log.newest_entry(view)
         operation = "append" if mode == "append" and newest is not None else "overwrite"
         check_needs(operation, log, view, Claims(expected_version))
+        if mode == "append" and newest is not None and not flushes:
+            job = as_now_called(job, newest)
         check_mode_allows(job, mode, newest)
         waiting = last_pending(log, view)
         if not flushes:

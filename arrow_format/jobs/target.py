@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from arrow_format.arrays.column_ids import renamed as renamed_schema
 from arrow_format.arrays.schema_evolution import refusals
-from arrow_format.arrays.spark_schema_evolution import labelled_columns, spark_refusals
+from arrow_format.arrays.spark_schema_evolution import (
+    labelled_columns,
+    rename_spark,
+    spark_refusals,
+)
 from arrow_format.errors import (
+    CommitConflictError,
     OptionError,
     SchemaError,
     ShuffleError,
@@ -20,6 +27,7 @@ from arrow_format.keys.partitioner import (
     Partitioner,
     key_columns,
     partitioner_from_description,
+    renamed,
 )
 from arrow_format.keys.range_partitioner import RangePartitioner
 from arrow_format.log.commit_log import CommitLog
@@ -85,6 +93,52 @@ def check_mode_allows(job: ShuffleJob, mode: str, newest: LogEntry | None) -> No
         raise ShuffleExistsError(msg)
     elif mode == "append":
         _check_appendable(job, newest)
+
+
+def as_now_called(job: ShuffleJob, newest: LogEntry) -> ShuffleJob:
+    """Return a job with the names that its columns have in the version it is appended to.
+
+    It means the columns that had its names when it began. Raises CommitConflictError where one was
+    dropped since, or where one of its new names was given to a column that was there then.
+    """
+    began, now = job.known.by_name, newest.columns.by_name
+    called = {id_: name for name, id_ in now.items()}
+    names = {}
+    for name in job.data_schema.names:
+        id_ = began.get(name)
+        if id_ in called:
+            names[name] = called[id_]
+        elif id_ is not None:
+            problem = "was dropped"
+            break
+        elif now.get(name) in began.values():
+            problem = "became the name of another column"
+            break
+    else:
+        if all(name == new for name, new in names.items()):
+            return job
+        return _renamed_job(job, names)
+    msg = (
+        f"{job.storage.root}: column {name!r} {problem} after this job began (version "
+        f"{newest.version} is the newest now); nothing was committed. Write the rows again, with "
+        "the columns that are there"
+    )
+    raise CommitConflictError(msg)
+
+
+def _renamed_job(job: ShuffleJob, names: Mapping[str, str]) -> ShuffleJob:
+    def of(name: str) -> str:
+        return names.get(name, name)
+
+    keys = key_columns(job.partitioner) or ()
+    return replace(
+        job,
+        data_schema=renamed_schema(job.data_schema, names),
+        spark_schema=rename_spark(job.spark_schema, names),
+        partitioner=renamed(job.partitioner, {key: of(key) for key in keys}) or job.partitioner,
+        sort_by=tuple((of(name), order) for name, order in job.sort_by),
+        combine={of(name): function for name, function in job.combine.items()},
+    )
 
 
 def check_fits_pending(

@@ -28,6 +28,7 @@ from arrow_format.errors import (
     ShuffleOverwrittenError,
 )
 from arrow_format.keys.partitioner import key_columns, partitioner_from_description
+from arrow_format.log.altered import as_called_in
 from arrow_format.log.names import segment_of
 from arrow_format.log.outputs import MapOutputs
 from arrow_format.log.result import released_error
@@ -130,8 +131,8 @@ def _changes_of(log: LogReader, view: LogView, span: VersionSpan) -> Snapshot:
     last = log.entry_at(view, span.end)
     # Numbers that have expired since added nothing.
     numbers = range(max(span.start + 1, view.oldest), span.end + 1)
-    added = [entry for entry in entries_of(log, numbers) if entry.adds_rows]
-    delivered = added if whole is None else [whole.newest, *added]
+    added = [_as_called_in(entry, last) for entry in entries_of(log, numbers) if entry.adds_rows]
+    delivered = added if whole is None else [_as_called_in(whole.newest, last), *added]
     for entry in delivered:
         _check_alike(log, entry, last)
     schemas = reduce(
@@ -143,6 +144,20 @@ def _changes_of(log: LogReader, view: LogView, span: VersionSpan) -> Snapshot:
     oldest_needed = span.base or min((entry.version for entry in delivered), default=span.end)
     newest = _with_schemas(last, schemas)
     return Snapshot(newest, outputs, totals, span, oldest_needed)
+
+
+def _as_called_in(entry: LogEntry, last: LogEntry) -> LogEntry:
+    """Return an entry with the names that its columns have later.
+
+    A column that was dropped is left out; not one that an overwrite did away with, since that is no
+    reason to keep its values from who reads them for the first time.
+    """
+    shape, later = entry.shape, last.shape
+    if shape.columns == later.columns or shape.shuffle_id != later.shuffle_id:
+        return entry
+    return structs.replace(
+        entry, state=structs.replace(entry.state, shape=as_called_in(shape, later))
+    )
 
 
 def read_as(snapshot: Snapshot, schemas: Schemas) -> Snapshot:

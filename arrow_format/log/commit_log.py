@@ -450,7 +450,7 @@ def _numbered(entry: LogEntry, view: LogView) -> LogEntry:
             changes["changed"] = number
         if entry.operation == "delete":
             changes["deleted"] = number
-        if entry.operation != "rollback" and state.shape is not None:
+        if entry.operation not in ("rollback", "alter") and state.shape is not None:
             changes["shape"] = _with_age(state.shape, view.state.shape, number)
     if entry.is_pending:
         pending = (*state.pending.numbers, number)

@@ -38,6 +38,7 @@ class Need(Enum):
     DELETIONS = "no rows were deleted after that version, unless deletions may be undone"
     FLUSHED = "no commit of a stream waits to be flushed"
     NAME = "no version has its name"
+    COLUMNS = "the columns that it names are there, and are the same"
 
 
 NEEDS: dict[str, tuple[Need, ...]] = {
@@ -46,6 +47,7 @@ NEEDS: dict[str, tuple[Need, ...]] = {
     "merge": (Need.EXPECTED, Need.RESULT, Need.INPUTS),
     "delete": (Need.EXPECTED, Need.RESULT, Need.INPUTS),
     "rollback": (Need.EXPECTED, Need.SOURCE, Need.DELETIONS, Need.FLUSHED),
+    "alter": (Need.EXPECTED, Need.RESULT, Need.FLUSHED, Need.COLUMNS),
     "release": (Need.EXPECTED,),
     "expire": (),
     "tag": (Need.SOURCE, Need.NAME),
@@ -53,8 +55,8 @@ NEEDS: dict[str, tuple[Need, ...]] = {
 """What each operation needs; it is rebased over all that leaves this."""
 
 BROKEN_BY: dict[Need, tuple[str, ...]] = {
-    Need.EXPECTED: ("append", "overwrite", "delete", "rollback", "release"),
-    Need.SHAPE: ("overwrite", "rollback"),
+    Need.EXPECTED: ("append", "overwrite", "delete", "rollback", "release", "alter"),
+    Need.SHAPE: ("overwrite", "rollback", "alter"),
     Need.PENDING_SHAPE: ("pending",),
     Need.RESULT: ("release",),
     Need.INPUTS: ("overwrite", "merge", "delete", "rollback", "release"),
@@ -62,10 +64,12 @@ BROKEN_BY: dict[Need, tuple[str, ...]] = {
     Need.DELETIONS: ("delete",),
     Need.FLUSHED: ("pending",),
     Need.NAME: ("tag",),
+    Need.COLUMNS: ("alter",),
 }
 """Operations of other writers that may take away what one needs. A merge or deletion does so only
-where it replaced the same map outputs, an overwrite or pending rows where their shape is another, a
-release where it released the version, an expiry where that expired, and a tag of the same name."""
+where it replaced the same map outputs, an overwrite or pending rows where their shape is another,
+an alteration where a column of the rows, or one that it names, was altered, a release where it
+released the version, an expiry where that expired, and a tag of the same name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +96,9 @@ def check_needs(
     """Raise where a commit cannot follow the newest entry of a log.
 
     ``current`` has the map outputs of the newest version, for an operation that replaces some.
-    Shapes are checked with the job, by :func:`arrow_format.jobs.target.check_target`, and the name
-    by :func:`arrow_format.jobs.tags.tag_shuffle`.
+    Shapes are checked with the job, by :func:`arrow_format.jobs.target.check_target`, columns by
+    :func:`arrow_format.jobs.alter.alter_columns`, and the name by
+    :func:`arrow_format.jobs.tags.tag_shuffle`.
 
     Raises CommitConflictError where the expected version was followed by one that changed rows, or
     is not there; where an input is not part of the newest version any more; and where commits wait

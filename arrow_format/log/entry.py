@@ -56,10 +56,10 @@ if TYPE_CHECKING:
     from arrow_format.arrays.column_ids import Columns
     from arrow_format.log.result import Released, ResultDescription
 
-OPERATIONS = ("overwrite", "append", "merge", "delete", "rollback", "release")
+OPERATIONS = ("overwrite", "append", "merge", "delete", "rollback", "release", "alter")
 """Operations that publish a version. ``overwrite`` and ``rollback`` put map outputs in the place of
 all others, ``append`` adds some, ``merge`` and ``delete`` put some in the place of others, and
-``release`` drops those that were consumed or given up."""
+``release`` drops those that were consumed or given up. ``alter`` changes the shape alone."""
 PENDING, PENDING_OVERWRITE = "pending", "pending-overwrite"
 """Operations of map outputs that wait to be flushed, which no version has yet. The second
 overwrites the newest version, and all that is pending before it."""
@@ -71,7 +71,7 @@ BLANK = "blank"
 """Operation of an entry before the base of which nothing is left but what says that it was put, and
 how jobs ended by it: no map outputs, statistics or shape. Readers that need more read the base."""
 
-TAKE_NOTHING = ("append", PENDING, PENDING_OVERWRITE, FENCE, EXPIRE, TAG, ERASE)
+TAKE_NOTHING = ("append", "alter", PENDING, PENDING_OVERWRITE, FENCE, EXPIRE, TAG, ERASE)
 """Operations after which the newest version has all map outputs that it had before."""
 
 _ALL = (*OPERATIONS, PENDING, PENDING_OVERWRITE, FENCE, EXPIRE, TAG, ERASE, BLANK)

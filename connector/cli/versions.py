@@ -1,4 +1,4 @@
-"""Commands for versions and the log itself: rollback, tag, tags, repair, relocate."""
+"""Commands for versions and the log itself: rollback, alter, tag, tags, repair, relocate."""
 
 from __future__ import annotations
 
@@ -46,6 +46,41 @@ def rollback(
         show_result({**facts, "num_bytes": receipt.num_bytes})
     else:
         show_result([f"rolled back: {receipt}"])
+
+
+def alter(
+    path: PathArgument,
+    rename: Annotated[
+        list[str], typer.Option(metavar="OLD=NEW", help="Rename a column; may be repeated.")
+    ] = [],  # noqa: B006  typer copies it
+    drop: Annotated[
+        list[str],
+        typer.Option(metavar="COLUMN", help="Drop a column; it erases nothing. May be repeated."),
+    ] = [],  # noqa: B006
+    expected_version: Annotated[
+        int | None,
+        typer.Option(help="Alter only if rows and columns were not changed after this version."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Commit a new version with other names of columns, or without some; no file changes."""
+    from arrow_format.jobs.alter import alter_columns
+
+    names = dict(_old_and_new(pair) for pair in rename)
+    if len(names) < len(rename):
+        msg = f"--rename {' '.join(rename)}: a column is named twice"
+        raise OptionError(msg)
+    altered = alter_columns(path, rename=names, drop=drop, expected_version=expected_version)
+    facts = {"path": altered.path, "version": altered.version, "columns": altered.schema.names}
+    show_result(facts if as_json else [str(altered)])
+
+
+def _old_and_new(pair: str) -> tuple[str, str]:
+    old, equals, new = pair.partition("=")
+    if not (old and equals and new):
+        msg = f"--rename {pair}: expected OLD=NEW, two names of columns"
+        raise OptionError(msg)
+    return old, new
 
 
 def tag(

@@ -39,8 +39,10 @@ from arrow_format import (
     WriteOptions,
     collect_garbage,
     merge_shuffle,
+    rollback_shuffle,
 )
 from arrow_format.arrays.stored_types import data_schema, normalise
+from arrow_format.jobs.alter import alter_columns
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.delete_rows import delete_rows
 from arrow_format.jobs.job import begin_job, run_map_task
@@ -445,6 +447,42 @@ def waiting() -> None:
     golden.commit("append", [flights(40, 5)])
 
 
+def columns() -> None:
+    """Columns that were renamed, dropped, added under the name of one that was, and widened."""
+    golden = Golden("columns", 3, HashPartitioner("id"), statistics="all", schema_evolution=True)
+    path = golden.directory / "shuffle"
+    narrow = flights(0, 5)
+    narrow = narrow.set_column(2, "delay", narrow["delay"].cast(pa.float32()))
+    golden.commit("errorifexists", [narrow])
+    golden.partitioner = HashPartitioner("number")
+    names = {"id": "number", "carrier": "delay", "delay": "minutes"}
+
+    def altered(change: Callable[[pa.Table], pa.Table], **how: Any) -> None:
+        version = alter_columns(path, **how).version
+        golden.rows = [change(rows) for rows in golden.rows]
+        schema = golden.rows[0].schema
+        golden.expect(version, [schema.remove(len(schema) - 1).empty_table()])
+
+    altered(lambda rows: rows.rename_columns([*names.values(), "_subpartition"]), rename=names)
+    altered(lambda rows: rows.drop_columns("delay"), drop=["delay"])
+    later = flights(5, 4).rename_columns(["number", "minutes", "delay"])
+    later = later.set_column(1, "minutes", flights(5, 4)["delay"])
+    later = later.set_column(2, "delay", pa.array([1, None, 3, 4], pa.int8()))
+    schema = later.schema.append(pa.field("_subpartition", pa.int32(), nullable=False))
+    golden.rows = [
+        pa.Table.from_arrays(
+            [rows[0], rows[1].cast(pa.float64()), pa.nulls(len(rows), pa.int8()), rows[2]],
+            schema=schema,
+        )
+        for rows in golden.rows
+    ]
+    golden.commit("append", [later])
+    merge_shuffle(path, policy=MergePolicy(rewrite="never"), options=golden.options)
+    shutil.copy(golden.directory / "expected-4.arrow", golden.directory / "expected-5.arrow")
+    rollback_shuffle(path, 2)
+    shutil.copy(golden.directory / "expected-2.arrow", golden.directory / "expected-6.arrow")
+
+
 def constants() -> None:
     """Rows that take no bytes: more of them in a chunk than a reader of 8 bytes each expects."""
     golden = Golden("constants", 1, RoundRobinPartitioner(), chunk_bytes=4 << 20)
@@ -587,6 +625,7 @@ ALL: tuple[tuple[int, Callable[[], None]], ...] = (
     (26_000, roots),
     (27_000, statistics),
     (28_000, combined),
+    (29_000, columns),
 )
 
 

@@ -112,6 +112,10 @@ GUARANTEES: dict[str, dict[str, str]] = {
             "After a deletion and a collection no file holds the rows, and the receipt says so no "
             "earlier"
         ),
+        "columns by id": (
+            "A column that is added under the name of a dropped one is null in older rows, through "
+            "merges, deletions and filters; a renamed one keeps its values"
+        ),
     },
     "Commits": {
         "atomic commit": "Nothing is visible before the commit, everything after it",

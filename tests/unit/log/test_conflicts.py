@@ -10,6 +10,7 @@ import pytest
 
 from arrow_format import collect_garbage
 from arrow_format.errors import CommitConflictError, OptionError, ShuffleError
+from arrow_format.jobs.alter import drop_columns
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.garbage import _Collection
 from arrow_format.jobs.merge import merge_shuffle
@@ -79,6 +80,7 @@ DO = {
     "delete": delete,
     # To the version of another shape.
     "rollback": lambda path, expected=None: rollback_shuffle(path, 1, expected_version=expected),
+    "alter": lambda path, expected=None: drop_columns(path, "s", expected_version=expected),
     "release": lambda path, expected=None: release_shuffle(path, expected_version=expected),
     "expire": expire,
     "tag": lambda path: tag_shuffle(path, "first", 1),

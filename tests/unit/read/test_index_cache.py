@@ -128,9 +128,7 @@ def test_ids_that_are_not_those_of_the_columns_are_refused(storage, ids):
     (file,) = written(storage, "a")
     entry = entry_of(file, N)
     output = replace(entry.map_outputs[0], column_ids=ids)
-    with pytest.raises(
-        CorruptShuffleError, match="ids that are not those of its columns"
-    ):
+    with pytest.raises(CorruptShuffleError, match="ids that are not those of its columns"):
         IndexCache(storage).index_of(entry, output, file)
 
 

@@ -1,0 +1,236 @@
+"""Renaming and dropping columns: the shape of a shuffle changes, and no file does."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from arrow_format.arrays.stored_types import missing_column
+from arrow_format.errors import (
+    CommitConflictError,
+    OptionError,
+    SchemaError,
+    StorageError,
+    UnsettledCommitError,
+)
+from arrow_format.keys.partitioner import as_names, key_columns, partitioner_from_description
+from arrow_format.log.altered import altered
+from arrow_format.log.commit_log import CommitLog, draft
+from arrow_format.log.conflicts import Claims, check_needs, check_version_number
+from arrow_format.read.shuffle import check_there
+from arrow_format.storage.open import Place, open_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from arrow_format.log.entry import LogEntry
+    from arrow_format.log.reader import LogView
+    from arrow_format.log.state import VersionShape
+
+
+@dataclass(frozen=True, slots=True)
+class Alteration:
+    """A version with the rows of the one before it, and other columns.
+
+    Parameters
+    ----------
+    path
+        Absolute path or URI of the shuffle.
+    version
+        The new version.
+    schema
+        Its columns.
+    """
+
+    path: str
+    version: int
+    schema: pa.Schema
+
+    def __str__(self) -> str:
+        """Say what it has now."""
+        return f"{self.path}: version {self.version} has the columns {', '.join(self.schema.names)}"
+
+
+def rename_columns(
+    path: Place,
+    names: Mapping[str, str],
+    *,
+    expected_version: int | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> Alteration:
+    """Give columns other names; no file is written, read or moved.
+
+    Keys, sort keys and combined columns may be renamed too. Earlier versions keep the old names.
+    Writes that are under way mean the column that had a name when they began, as do readers. A
+    stream that reads the column fails, and goes on with the new name when it is started again.
+
+    Parameters
+    ----------
+    path
+        Directory or URI of the shuffle.
+    names
+        New names by old ones; all are given at once, so that two columns may swap theirs.
+    expected_version
+        Rename only if no rows were added or taken away, and no columns altered, after that version;
+        None: do not ask.
+    storage_options
+        As for :func:`~arrow_format.open_shuffle`.
+
+    Returns
+    -------
+    Alteration
+        The new version, and its columns.
+
+    Raises
+    ------
+    SchemaError
+        A column is not there, or two would have one name, or names that differ only in case.
+    OptionError
+        The names are none; or a partitioner of your own places the rows, which may name columns.
+    ShuffleNotFoundError
+        There is no shuffle.
+    CommitConflictError
+        Another writer altered one of the columns meanwhile; rows were changed after the expected
+        version; commits of a stream wait to be flushed; or the result was released.
+    StorageError
+        The log could not be written. Its subclass UnsettledCommitError: the store did not answer.
+    """
+    return alter_columns(
+        path, rename=names, expected_version=expected_version, storage_options=storage_options
+    )
+
+
+def drop_columns(
+    path: Place,
+    names: str | Sequence[str],
+    *,
+    expected_version: int | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> Alteration:
+    """Take columns out of a shuffle; no file is written, read or moved.
+
+    It erases nothing: the values stay in the files, and earlier versions have them, until a merge
+    that rewrites has replaced the files and these have been collected. A column of that name that
+    is added later is another one, which is null in all rows of now.
+
+    Parameters
+    ----------
+    path, expected_version, storage_options
+        As for :func:`rename_columns`.
+    names
+        The columns. None may be a key, sort key or combined column, and one has to be left.
+
+    Returns
+    -------
+    Alteration
+        The new version, and its columns.
+
+    Raises
+    ------
+    SchemaError, OptionError, ShuffleNotFoundError, CommitConflictError, StorageError
+        As :func:`rename_columns`; and where a column may not be dropped.
+    """
+    return alter_columns(
+        path,
+        drop=as_names(names, "names"),
+        expected_version=expected_version,
+        storage_options=storage_options,
+    )
+
+
+def alter_columns(
+    path: Place,
+    *,
+    rename: Mapping[str, str] | None = None,
+    drop: Sequence[str] = (),
+    expected_version: int | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> Alteration:
+    """Rename and drop columns as one version; see :func:`rename_columns`, :func:`drop_columns`."""
+    check_version_number(expected_version)
+    names = _checked_names(rename or {})
+    if not names and not drop:
+        msg = "no column is to be renamed or dropped; give one"
+        raise OptionError(msg)
+    storage = open_storage(path, storage_options)
+    check_there(storage)
+    log = CommitLog(storage)
+    meant: dict[str, int] | None = None
+
+    def decide(view: LogView) -> LogEntry:
+        nonlocal meant
+        check_needs("alter", log, view, Claims(expected_version))
+        shape = view.state.shape
+        assert shape is not None  # since there is a version
+        for problem in _problems(shape, names, drop):
+            msg = f"{storage.root}: {problem}; nothing was changed"
+            raise SchemaError(msg)
+        ids = shape.columns.by_name
+        named = {name: ids[name] for name in (*names, *drop)}
+        if meant not in (None, named):
+            msg = (
+                f"{storage.root}: another writer altered the columns {', '.join(named)} meanwhile; "
+                "nothing was changed. Look at the newest version, then try again"
+            )
+            raise CommitConflictError(msg)
+        meant = named
+        return draft(view, "alter", state={"shape": altered(shape, names, drop)})
+
+    try:
+        entry = log.append(decide, sync=True)
+    except StorageError as error:
+        if not log.has_put:
+            raise
+        msg = (
+            f"{storage.root}: it is not known whether the columns were altered, since the store "
+            f"did not answer, or refused to ({error}). Look at the newest version, then try again"
+        )
+        raise UnsettledCommitError(msg) from error
+    assert entry is not None  # since decide returns an entry, or raises
+    return Alteration(storage.root, entry.version, entry.data_schema)
+
+
+def _checked_names(names: Mapping[str, str]) -> dict[str, str]:
+    given = dict(names)
+    if not all(isinstance(name, str) and name for pair in given.items() for name in pair):
+        msg = f"names={names!r}: expected new names of columns by their old ones"
+        raise OptionError(msg)
+    return given
+
+
+def _problems(
+    shape: VersionShape, names: Mapping[str, str], dropped: Sequence[str]
+) -> Iterator[str]:
+    """Yield why columns of a shape cannot be renamed and dropped, if anything."""
+    there = shape.data_schema.names
+    for name in (*names, *dropped):
+        if name not in there:
+            yield missing_column(name, there)
+    for name in names:
+        if name in dropped:
+            yield f"column {name!r} cannot be renamed and dropped at once"
+    keys = key_columns(partitioner_from_description(shape.partitioner))
+    if keys is None:
+        yield (
+            f"rows are placed by a partitioner of your own ({shape.partitioner['kind']!r}), which "
+            "may name any column: overwrite the shuffle with the columns that it should have"
+        )
+    fixed = {
+        **dict.fromkeys(shape.combine, "is combined"),
+        **dict.fromkeys((name for name, _ in shape.sort_by), "is a sort key"),
+        **dict.fromkeys(keys or (), "decides the subpartition of each row"),
+    }
+    for name in dropped:
+        if name in fixed:
+            yield f"column {name!r} {fixed[name]}, and cannot be dropped"
+    left = [names.get(name, name) for name in there if name not in dropped]
+    if not left:
+        yield "no column would be left"
+    new = [name.lower() for name in {*names.values()}]
+    times = Counter(name.lower() for name in left)
+    if any(times[name] > 1 for name in new):  # Spark tells no two columns apart by case
+        twice = [name for name in left if times[name.lower()] > 1]
+        yield f"two columns would have one name but for case: {', '.join(map(repr, twice))}"
