@@ -95,6 +95,10 @@ def test_two_columns_swap_their_names(path):
     # Bounds of the files are those of the columns, not of the names.
     assert rows(path, filter="k = 70") == [{"n": 7, "v": "v7", "k": 70}]
     assert rows(path, filter="n = 7") == [{"n": 7, "v": "v7", "k": 70}]
+    found = open_shuffle(path).min_max(["k", "n"])
+    assert {name: [end.as_py() for end in ends] for name, ends in found.items()} == {
+        "k": [0, 70], "n": [0, 7],
+    }  # fmt: skip
     append(path, pa.table({"k": [100], "v": ["new"], "n": [9]}))
     assert rows(path, filter="k = 100") == [{"n": 9, "v": "new", "k": 100}]
     delete_rows(path, {"n": [7]})
@@ -124,6 +128,11 @@ def test_a_dropped_name_that_is_added_again_is_null_in_older_rows(path, then):
     assert rows(path, filter="v = 'v3'") == []
     assert len(rows(path, filter="v = 'v20'")) == 1
     assert len(rows(path, filter="m = 30")) == 1
+    shuffle = open_shuffle(path)
+    assert shuffle.count_rows(filter="v is null") == sum(row["v"] is None for row in expected)
+    assert [end.as_py() for end in shuffle.min_max(["v"])["v"]] == [
+        "v16", "v23",
+    ]  # fmt: skip
 
 
 def test_what_was_dropped_is_gone_from_merged_files_and_ids_never_return(path):

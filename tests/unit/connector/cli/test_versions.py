@@ -50,6 +50,23 @@ def test_rollback(path, command):
     assert values(path) == values(path, 3)
 
 
+def test_alter(path, command):
+    status, text = command("alter", path, "--rename", "v=number", "--drop", "s")
+    assert (status, text) == (0, f"{path}: version 4 has the columns p, number\n")
+    status, text = command("alter", path, "--rename", "p=part", "--expected-version", 4, "--json")
+    assert json.loads(text) == {"path": str(path), "version": 5, "columns": ["part", "number"]}
+    assert open_shuffle(path).schema.names == ["part", "number"]
+    for arguments, code, problem in (
+        (["--drop", "part"], 2, "decides the subpartition of each row"),
+        (["--rename", "part"], 2, "expected OLD=NEW"),
+        (["--rename", "part=a", "--rename", "part=b"], 2, "a column is named twice"),
+        ([], 2, "no column is to be renamed or dropped"),
+        (["--drop", "number", "--expected-version", 4], 1, "followed by version 5"),
+    ):
+        status, text = command("alter", path, *arguments)
+        assert (status, problem in text) == (code, True)
+
+
 def test_tags(path, command):
     assert command("tag", path, "release-7", "--version", 2) == (
         0,
