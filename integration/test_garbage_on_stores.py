@@ -28,9 +28,6 @@ from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.target import open_target
 from arrow_format.keys.partitioner import HashPartitioner
-from arrow_format.log.names import (
-    tag_path,
-)
 from arrow_format.storage.open import ObjectStorage
 from tests.support.exhaustive import exhaustive
 from tests.support.guarantees import guarantee
@@ -338,8 +335,6 @@ def test_a_collection_that_dies_anywhere_is_finished_by_the_next(s3: S3Server, m
         made.write(start, mode="overwrite")
     made.write(200)
     made.start_job()
-    # Of a tag that was never set.
-    made.storage.put_if_absent(tag_path("late", "0" * 32), b"dead", sync=False)
     kept = {path: made.storage.read(path) for path in made.files()}
     rows = [*range(100, 110), *range(200, 210)]
     ends = []

@@ -250,7 +250,7 @@ def _has_old(log: LogReader, view: LogView, version: int) -> bool:
     return (
         log.first_kept(view) < version
         or any(tag.version < version for tag in view.state.tags.values())
-        or log.has_leftovers(view)
+        or log.has_leftovers()
     )
 
 

@@ -32,7 +32,7 @@ from arrow_format.jobs.gc_files import (
     remove_groups,
     stored,
 )
-from arrow_format.jobs.gc_plan import Plan, Planner, jobs_in
+from arrow_format.jobs.gc_plan import Plan, Planner
 from arrow_format.jobs.map_outputs import check_files
 from arrow_format.jobs.retention import find_abandoned, find_consumed
 from arrow_format.log.commit_log import CommitLog, draft
@@ -42,21 +42,16 @@ from arrow_format.log.names import (
     CONSUMER_DIRECTORY,
     EXPIRED_DIRECTORY,
     IDENTITY_DIRECTORY,
-    JOB_ID,
     LOG_DIRECTORY,
     MAP_OUTPUT_DIRECTORY,
-    TAG_DIRECTORY,
     TEMPORARY,
-    base_path,
-    bases_in,
-    checkpoint_path,
-    checkpoints_in,
     entries_in,
     expired_path,
     numbers_of,
+    range_path,
+    ranges_in,
     segment_of,
     segment_path,
-    tag_path,
 )
 from arrow_format.log.reader import LogReader, LogView
 from arrow_format.log.version_names import first_version
@@ -175,7 +170,7 @@ class _Collection:
             oldest = plan.view.oldest
         view, retention = plan.view, self.planner.retention
         if retention is not None:
-            groups = chain(self._temporaries(view), self._segments(view), self._tags(view))
+            groups = chain(self._temporaries(view), self._segments(view))
             removed += self._remove(groups)
         expired = tuple(self._versions(before, oldest))  # whose entries may be made blank now
         if self.planner.compacts:
@@ -310,12 +305,12 @@ class _Collection:
             left = self._old(stored(self.storage, listed, listed))
             yield [file for file in left if self._is_settled(file.modified_ms)]
             return
-        segments = {segment_of(view.newest), segment_of(view.newest + 1)}
+        ends = [tag.version for tag in view.state.tags.values()]
+        segments = {*map(segment_of, [view.newest, view.newest + 1, view.state.base, *ends])}
         consumers = self.storage.list(CONSUMER_DIRECTORY)
         for directory in (
             *map(segment_path, segments),
             EXPIRED_DIRECTORY,
-            TAG_DIRECTORY,
             IDENTITY_DIRECTORY,
             *(f"{CONSUMER_DIRECTORY}/{name}" for name in consumers),
         ):
@@ -334,7 +329,7 @@ class _Collection:
 
     def _segments(self, view: LogView) -> Iterator[list[StoredFile]]:
         """Yield the files of segments that nothing needs, after the lists of what they held."""
-        first = min([view.state.base, *view.state.pending.numbers[:1]])
+        first, kept = min([view.state.base, *view.state.pending.numbers[:1]]), _of_tags(view)
         for segment in self.log.segments(view):
             if segment >= segment_of(first):
                 break
@@ -343,16 +338,17 @@ class _Collection:
                 self.log.put_removed(segment)
             elif stat is not None and self._is_settled(stat.modified_ms):
                 listed = self.storage.files(segment_path(segment))
-                yield stored(self.storage, listed, listed)
+                yield stored(self.storage, [path for path in listed if path not in kept], listed)
                 if not self.dry_run:
                     self.storage.prune(segment_path(segment), and_root=False)
 
     def _compact(self, view: LogView) -> Iterator[list[StoredFile]]:
-        """Make the entries before the base blank; yield the checkpoints and bases before it.
+        """Make the entries before the base blank; yield the ranges before it, but for tags.
 
         They may be removed at once: no view since the base needs them.
         """
         base, blank = view.state.base, view.state.blank
+        kept = _of_tags(view)
         if self.log.read(self.log.first_kept) < blank:
             blank = 0  # some were put back
         for segment in self.log.segments(view):
@@ -363,9 +359,8 @@ class _Collection:
             numbers = [number for number in entries_in(names) if blank <= number < base]
             calls = [partial(self._make_blank, number) for number in numbers]
             run_concurrently(calls, self.storage.max_requests)
-            old = [checkpoint_path(number) for number in checkpoints_in(names) if number < base]
-            old += [base_path(number) for number in bases_in(names) if number < base]
-            yield stored(self.storage, old, listed)
+            old = [range_path(number) for number in ranges_in(names) if number < base]
+            yield stored(self.storage, [path for path in old if path not in kept], listed)
 
         def decide(view: LogView) -> LogEntry | None:
             return draft(view, EXPIRE, state={"blank": base}) if view.state.blank < base else None
@@ -377,25 +372,7 @@ class _Collection:
         with contextlib.suppress(ObjectNotFoundError):  # another collection removed it
             self.log.make_blank(number)
 
-    def _tags(self, view: LogView) -> Iterator[list[StoredFile]]:
-        """Yield files of tags that were removed, or never set."""
-        listed = self.storage.files(TAG_DIRECTORY)
-        kept = _tag_paths(view)
-        named = [path for path in listed if JOB_ID.fullmatch(path[-32:]) and path not in kept]
-        dead = self._old(stored(self.storage, named, listed))
-        if dead and not self.dry_run:
-            # A tag that is still being set: from here on it cannot be. One that was set since
-            # stays, whatever a listing that is behind shows.
-            ids = {file.path[-32:] for file in dead}
-            gone = self.log.read(partial(self._removed_tags, ids)) | {*self._give_up(sorted(ids))}
-            dead = [file for file in dead if file.path[-32:] in gone]
-        yield dead
 
-    def _removed_tags(self, ids: set[str], view: LogView) -> set[str]:
-        """Return ids of tags that were given up, or set and removed again."""
-        ended = jobs_in(self.log.ended_jobs(view).column("job_id"), ids)
-        return ended - {tag.commit_id for tag in view.state.tags.values()}
-
-
-def _tag_paths(view: LogView) -> set[str]:
-    return {tag_path(name, tag.commit_id) for name, tag in view.state.tags.items()}
+def _of_tags(view: LogView) -> set[str]:
+    """Return what is kept of segments that are removed."""
+    return {range_path(tag.version) for tag in view.state.tags.values()}

@@ -20,12 +20,10 @@ from arrow_format.log.framing import head_of
 from arrow_format.log.names import (
     DAMAGED_DIRECTORY,
     LOG_DIRECTORY,
-    base_path,
-    bases_in,
-    checkpoint_path,
-    checkpoints_in,
     entries_in,
     entry_path,
+    range_path,
+    ranges_in,
     segment_path,
     segments_in,
 )
@@ -148,7 +146,7 @@ def repair_shuffle(
     storage = open_storage(path, storage_options)
     check_there(storage)
     log = _Salvage(storage)
-    numbers = [*log.entries, *log.checkpoints, *log.bases]
+    numbers = [*log.entries, *log.ranges]
     if not numbers:
         msg = f"{storage.root}: holds no log of commits; check the path"
         raise ShuffleNotFoundError(msg)
@@ -159,8 +157,7 @@ def repair_shuffle(
     lost = log.damaged_checkpoints(newest)
     # Checkpoints first: without them no later one can be taken for one of the numbers that follow.
     aside = [
-        *(checkpoint_path(n) for n in reversed(log.checkpoints) if n > end or n in lost),
-        *(base_path(n) for n in reversed(log.bases) if n > end),
+        *(range_path(n) for n in reversed(log.ranges) if n > end or n in lost),
         *(entry_path(n) for n in reversed(log.entries) if n > end),
     ]
     if not dry_run:
@@ -170,14 +167,14 @@ def repair_shuffle(
             # Where entries before it are damaged too, versions up to it cannot be opened; later
             # ones do not need it.
             with contextlib.suppress(CorruptShuffleError):
-                CommitLog(storage).put_checkpoint(newest, number)
+                _put_again(CommitLog(storage), newest, number)
     return RepairReport(
         storage.root,
         dry_run,
         end,
         newest.state.version,
         given_up,
-        tuple(f"{storage.root}/{checkpoint_path(number)}" for number in lost),
+        tuple(f"{storage.root}/{range_path(number)}" for number in lost),
         tuple(f"{storage.root}/{file}" for file in aside),
         _ahead(storage, end) if given_up else (),
     )
@@ -193,8 +190,7 @@ class _Salvage(LogReader):
         segments = segments_in(storage.list(LOG_DIRECTORY))
         names = [name for segment in segments for name in storage.list(segment_path(segment))]
         self.entries = entries_in(names)
-        self.checkpoints = checkpoints_in(names)
-        self.bases = bases_in(names)
+        self.ranges = ranges_in(names)
 
     def _checkpoint_at(self, number: int, checkpoint: int, base: int) -> LogEntry | None:
         if number == base:
@@ -214,7 +210,7 @@ class _Salvage(LogReader):
         for number in reversed(self.entries):
             with contextlib.suppress(CorruptShuffleError):
                 entry = self.record(number)
-                shown = max((known for known in self.checkpoints if known < number), default=0)
+                shown = max((known for known in self.ranges if known < number), default=0)
                 if self._can_be_newest(LogView(entry, max(shown, entry.state.checkpoint))):
                     return entry
         msg = (
@@ -251,10 +247,17 @@ class _Salvage(LogReader):
 
     def damaged_checkpoints(self, newest: LogEntry) -> list[int]:
         """Return the checkpoints that are damaged, of those that an entry may be built on."""
-        for number in self.checkpoints:
+        for number in self.ranges:
             if newest.state.base < number <= newest.version:
                 self._checkpoint_at(number, number, 0)
         return [n for n in sorted(self._unreadable) if newest.state.base < n <= newest.version]
+
+
+def _put_again(log: CommitLog, newest: LogEntry, number: int) -> None:
+    if number in {tag.version for tag in newest.state.tags.values()}:
+        log.put_base(LogView(newest), number)
+    else:
+        log.put_checkpoint(newest, number)
 
 
 def _move_aside(storage: Storage, path: str) -> None:

@@ -1,23 +1,19 @@
 """Tags: versions that are kept under a name after they expire.
 
-The log's state has the tags. What an expired version needs to be read is in a file of the tag,
-which is put before the entry that sets it. Garbage collection removes files of tags that were
-removed or never set: it first gives these up in the log, so that a tag whose entry is still to come
-is not set without its file.
+The log's state has the tags. All that the numbers up to a tagged version do is put as one range
+before the entry that sets the tag, and stays when the segment of that number is removed. A version
+that has not expired is in no segment that a collection removes, whose view may be older.
 """
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from arrow_format.errors import CommitConflictError, OptionError, ShuffleExistsError
+from arrow_format.errors import OptionError, ShuffleExistsError
 from arrow_format.log.commit_log import CommitLog, draft
 from arrow_format.log.conflicts import Claims, check_needs
-from arrow_format.log.entry import TAG, decode_entry, encode_entry, with_range
-from arrow_format.log.framing import readable
-from arrow_format.log.names import tag_path
+from arrow_format.log.entry import TAG
 from arrow_format.log.pending import no_version_error
 from arrow_format.log.state import Tag
 from arrow_format.log.version_names import parse_version_name, resolve_version
@@ -30,10 +26,7 @@ if TYPE_CHECKING:
 
     from arrow_format.log.entry import LogEntry
     from arrow_format.log.reader import LogView
-    from arrow_format.log.snapshot import Snapshot
     from arrow_format.log.version_names import VersionName
-
-_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,29 +82,23 @@ def tag_shuffle(
         ``ResultReleasedError``: that version, or the result as a whole, was released.
     OptionError
         The name or version has a bad form.
-    CommitConflictError, StorageError
-        Garbage collection gave the tag up while it was set; or the log could not be written.
+    StorageError
+        The log could not be written.
     """
     check_tag_name(name)
     wanted = None if version is None else parse_version_name(version)
     storage = open_storage(path, storage_options)
     check_there(storage)
     log = CommitLog(storage)
-    for _ in range(_ATTEMPTS):
-        snapshot, newest = log.read(lambda view: _to_tag(log, view, name, wanted))
-        tag = Tag(snapshot.version, uuid.uuid4().hex)
-        file = tag_path(name, tag.commit_id)
-        where = f"{storage.root}/{file}"
-        tagged = with_range(snapshot.newest, snapshot.whole)
-        data = readable(encode_entry(tagged), decode_entry, where)
-        storage.put_if_absent(file, data, sync=True)
-        if _set(log, name, tag, newest):
-            return TaggedVersion(name, tag.version)
-    msg = (
-        f"{storage.root}: garbage collection removed the file of tag {name!r} {_ATTEMPTS} times "
-        "while it was set. Tag the version again, and collect with a longer retention"
-    )
-    raise CommitConflictError(msg)
+    tagged = log.read(lambda view: _prepared(log, view, name, wanted))
+
+    def decide(view: LogView) -> LogEntry:
+        # What was put stays: it is in no segment that a collection of an older view removes.
+        _check_tag(log, view, name, tagged)
+        return draft(view, TAG, state={"tags": {**view.state.tags, name: Tag(tagged)}})
+
+    log.append(decide, sync=True)
+    return TaggedVersion(name, tagged)
 
 
 def check_tag_name(name: str) -> str:
@@ -128,16 +115,17 @@ def check_tag_name(name: str) -> str:
     return name
 
 
-def _to_tag(
-    log: CommitLog, view: LogView, name: str, wanted: VersionName | None
-) -> tuple[Snapshot, int]:
-    """Return the version to be tagged, and the newest number of the log."""
+def _prepared(log: CommitLog, view: LogView, name: str, wanted: VersionName | None) -> int:
+    """Return the version to be tagged, once all up to it is in one file."""
     version = resolve_version(log, view, wanted)
     if not view.state.version:
         raise no_version_error(log)
     version = view.state.version if version is None else version
     _check_tag(log, view, name, version)
-    return log.version_at(view, version), view.newest
+    log.version_at(view, version)  # else it is no version, or damaged
+    if log.tag_of(view, version) is None:
+        log.put_base(view, version)
+    return version
 
 
 def _check_tag(log: CommitLog, view: LogView, name: str, version: int) -> None:
@@ -150,21 +138,6 @@ def _check_tag(log: CommitLog, view: LogView, name: str, version: int) -> None:
         )
         raise ShuffleExistsError(msg)
     check_needs("tag", log, view, Claims(source=version))
-
-
-def _set(log: CommitLog, name: str, tag: Tag, after: int) -> bool:
-    """Commit a tag whose file was put; False where the collector has given it up."""
-
-    def decide(view: LogView) -> LogEntry | None:
-        end = log.end_of(view, tag.commit_id, after=after)
-        if end is not None and end.fenced:
-            return None
-        _check_tag(log, view, name, tag.version)
-        # As the job of the entry, by which the collector learns that it was not given up.
-        tags = {**view.state.tags, name: tag}
-        return draft(view, TAG, state={"tags": tags}, job_id=tag.commit_id)
-
-    return log.append(decide, sync=True) is not None
 
 
 def untag_shuffle(

@@ -46,13 +46,12 @@ from arrow_format.log.framing import readable
 from arrow_format.log.job_ends import JobEnd, decode_removed, encode_removed
 from arrow_format.log.names import (
     EXPIRED_DIRECTORY,
-    base_path,
-    checkpoint_path,
     entry_path,
     expired_path,
     last_checkpoint,
     link_of,
     numbers_of,
+    range_path,
     segment_of,
     segments_in,
 )
@@ -314,14 +313,16 @@ class CommitLog(LogReader):
         before = newest.state.checkpoint
         view = LogView(newest, before if before < number else 0)
         piece = self.read_at(view, lambda view: self._joined(view, number, link_of(number)))
-        self._put_piece(checkpoint_path(number), piece)
+        self._put_piece(piece)
 
     def put_base(self, view: LogView, number: int) -> None:
         """Put everything up to a number of the log as one file, and read it back.
 
-        Entries may be removed after that. Raises CorruptShuffleError where it is damaged.
+        It takes the place of a checkpoint of that number: who builds on that finds there what it
+        had, and more. Entries may be removed after that. Raises CorruptShuffleError where it is
+        damaged.
         """
-        path = base_path(number)
+        path = range_path(number)
         whole = self.read_at(view, lambda view: self._joined(view, number, 0))
         # A job of which nothing is left, and which the list of a removed segment has, is forgotten.
         listed = set(segments_in(self._storage.list(EXPIRED_DIRECTORY)))
@@ -330,28 +331,32 @@ class CommitLog(LogReader):
         is_left = pc.is_in(jobs.column("job_id"), whole.delta.added.table.column("job_id").unique())
         is_kept = pc.or_(is_left, pc.greater_equal(jobs.column("number"), first))
         delta = dataclasses.replace(whole.delta, jobs=jobs.filter(is_kept).combine_chunks())
-        self._put_piece(path, with_range(whole, delta))
-        stored = decode_entry(self._storage.read(path), f"{self.root}/{path}")
+        self._put_piece(with_range(whole, delta))
+        stored = self._load(path, number)
         check_sections(stored)
         same = (
             stored.delta.added.table.equals(whole.delta.added.table)
             and stored.state.applications == whole.state.applications
             and np.array_equal(made(stored.delta.totals) or (), made(whole.delta.totals) or ())
         )
-        if stored.commit_id != whole.commit_id or not same:
+        if stored.commit_id != whole.commit_id or stored.span.after or not same:
             msg = f"{self.root}/{path}: differs from what was put; remove it and collect again"
             raise CorruptShuffleError(msg)
 
     def _joined(self, view: LogView, number: int, floor: int) -> LogEntry:
-        pieces = self.pieces(view, number, floor=floor)
+        pieces = self.pieces(view, number, floor=floor, within=True)
         entry = self.record(number)
         earlier = self.earlier_applications(entry, view.state.base)
         return join(pieces, {**earlier, **entry.state.applications})
 
-    def _put_piece(self, path: str, piece: LogEntry) -> None:
+    def _put_piece(self, piece: LogEntry) -> None:
+        number, path = piece.version, range_path(piece.version)
         data = readable(encode_entry(piece), decode_entry, f"{self.root}/{path}")
-        with contextlib.suppress(ObjectExistsError):  # another writer put the same
+        try:
             self._storage.put_if_absent(path, data, sync=True)
+        except ObjectExistsError:  # another writer put the same, or a part of it
+            if not piece.span.after and self._load(path, number).span.after:
+                self._storage.replace(path, data, sync=True)
 
     def make_blank(self, number: int) -> None:
         """Leave nothing of an entry before the base but what says that it was put.

@@ -17,9 +17,6 @@ MAP_OUTPUT_DIRECTORY = "map_outputs"
 CONSUMER_DIRECTORY = "consumers"
 EXPIRED_DIRECTORY = f"{LOG_DIRECTORY}/expired"
 """Of the lists of what removed segments held."""
-TAG_DIRECTORY = f"{LOG_DIRECTORY}/tags"
-"""Of the map outputs of tagged versions."""
-
 IDENTITY_DIRECTORY = f"{LOG_DIRECTORY}/identity"
 """Of what the shuffle says of itself, see :mod:`arrow_format.log.identity`."""
 
@@ -39,8 +36,7 @@ CHECKPOINT_INTERVAL = 16
 
 _SEGMENT = re.compile(r"[0-9]{18}")
 _ENTRY = re.compile(r"([0-9]{20})\.entry")
-_CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint")
-_BASE = re.compile(r"([0-9]{20})\.base")
+_RANGE = re.compile(r"([0-9]{20})\.range")
 
 
 def segment_of(number: int) -> int:
@@ -69,24 +65,14 @@ def entry_path(number: int) -> str:
     return f"{segment_path(segment_of(number))}/{number:020d}.entry"
 
 
-def checkpoint_path(number: int) -> str:
-    """Path of the checkpoint up to that number: of all entries after :func:`link_of`."""
-    return f"{segment_path(segment_of(number))}/{number:020d}.checkpoint"
-
-
-def base_path(number: int) -> str:
-    """Path of the checkpoint of everything up to that number."""
-    return f"{segment_path(segment_of(number))}/{number:020d}.base"
+def range_path(number: int) -> str:
+    """Path of what several numbers up to that one do: all, or those after :func:`link_of`."""
+    return f"{segment_path(segment_of(number))}/{number:020d}.range"
 
 
 def expired_path(segment: int) -> str:
     """Path of the list of what a segment held, put before its entries are removed."""
     return f"{EXPIRED_DIRECTORY}/{segment:018d}"
-
-
-def tag_path(name: str, commit_id: str) -> str:
-    """Path of the map outputs of a tagged version."""
-    return f"{TAG_DIRECTORY}/{name}-{commit_id}"
 
 
 def link_of(number: int) -> int:
@@ -118,11 +104,6 @@ def entries_in(names: Iterable[str]) -> list[int]:
     return sorted(int(match[1]) for match in map(_ENTRY.fullmatch, names) if match)
 
 
-def checkpoints_in(names: Iterable[str]) -> list[int]:
-    """Return the numbers of the checkpoints that a listing of a segment shows, ascending."""
-    return sorted(int(match[1]) for match in map(_CHECKPOINT.fullmatch, names) if match)
-
-
-def bases_in(names: Iterable[str]) -> list[int]:
-    """Return the numbers of the bases that a listing of a segment shows, ascending."""
-    return sorted(int(match[1]) for match in map(_BASE.fullmatch, names) if match)
+def ranges_in(names: Iterable[str]) -> list[int]:
+    """Return the numbers up to which ranges are that a listing of a segment shows, ascending."""
+    return sorted(int(match[1]) for match in map(_RANGE.fullmatch, names) if match)

@@ -42,18 +42,14 @@ from arrow_format.log.job_ends import (
 from arrow_format.log.names import (
     DAMAGED_DIRECTORY,
     LOG_DIRECTORY,
-    TAG_DIRECTORY,
-    base_path,
-    bases_in,
-    checkpoint_path,
-    checkpoints_in,
     entries_in,
     entry_path,
     expired_path,
+    range_path,
+    ranges_in,
     segment_of,
     segment_path,
     segments_in,
-    tag_path,
 )
 from arrow_format.log.snapshot import Snapshot
 from arrow_format.log.state import LogState
@@ -122,7 +118,7 @@ class LogReader:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._entries: dict[int, LogEntry] = {}
-        self._checkpoints: dict[str, LogEntry] = {}
+        self._ranges: dict[int, LogEntry] = {}
         self._lowest: int | None = None
         """The lowest number that the present read used."""
         self._view: LogView | None = None
@@ -156,7 +152,7 @@ class LogReader:
             if not numbers:
                 continue  # a writer has made it, and has not put its entry
             last = self.record(numbers[-1])
-            shown = (number for number in checkpoints_in(names) if number <= last.version)
+            shown = (number for number in ranges_in(names) if number <= last.version)
             return LogView(last, max(last.state.checkpoint, *shown, 0))
         # The first goes first; a writer may have made the last one, and only begun its put.
         if segments and self.is_removed(segments[0]):
@@ -241,7 +237,7 @@ class LogReader:
 
     def _forget(self) -> None:
         self._entries.clear()
-        self._checkpoints.clear()
+        self._ranges.clear()
 
     def _use(self, number: int) -> None:
         self._lowest = number if self._lowest is None else min(self._lowest, number)
@@ -286,7 +282,7 @@ class LogReader:
             entry = decode_entry(self._storage.read(path), where)
         is_entry = path == entry_path(number)
         if entry.version != number or (entry.range is None) != is_entry:
-            kind = "entry" if entry.range is None else "checkpoint"
+            kind = "entry" if entry.range is None else "range"
             msg = f"{where}: is the {kind} of number {entry.version}"
             raise CorruptShuffleError(msg)
         return entry
@@ -321,23 +317,20 @@ class LogReader:
 
         return self.read(read)
 
-    def tag_of(self, view: LogView, version: int) -> tuple[str, str] | None:
-        """Return name and id of a tag that keeps a version, if that has expired."""
-        if version < view.oldest:
-            for name, tag in view.state.tags.items():
-                if tag.version == version:
-                    return name, tag.commit_id
-        return None
+    def tag_of(self, view: LogView, version: int) -> str | None:
+        """Return the name of a tag that keeps a version, if that has expired."""
+        tags = view.state.tags.items() if version < view.oldest else ()
+        return next((name for name, tag in tags if tag.version == version), None)
 
-    def _tagged(self, tag: tuple[str, str], version: int) -> LogEntry:
-        """Read the file of a tag, without which no collection knows what to keep."""
-        path, (name, _) = tag_path(*tag), tag
+    def _tagged(self, name: str, version: int) -> LogEntry:
+        """Read all up to a tagged version, which stays when its segment is removed."""
+        path = range_path(version)
         advice = (
             f"restore it from a copy, or give the tag up: arrow-shuffle tag {self.root} {name} "
             "--remove"
         )
         try:
-            return self._load(path, version)
+            return self._whole(self._load(path, version))
         except ObjectNotFoundError as error:
             msg = f"{self.root}/{path}: is not there, and tag {name} needs it; {advice}"
             raise ObjectNotFoundError(msg) from error
@@ -408,19 +401,26 @@ class LogReader:
         return Snapshot.of(entry, compose([piece.delta for piece in pieces]))
 
     def pieces(
-        self, view: LogView, number: int, *, floor: int = 0, to_content: bool = False
+        self,
+        view: LogView,
+        number: int,
+        *,
+        floor: int = 0,
+        within: bool = False,
+        to_content: bool = False,
     ) -> list[LogEntry]:
         """Return what the log says of the numbers after ``floor`` up to another: few reads.
 
-        They ascend and are adjacent; the first may begin before the floor. ``to_content`` leaves
-        out those before the last one that begins a shuffle.
+        They ascend and are adjacent. The first may begin before the floor; if ``within``, only
+        where the log does not go back to that. ``to_content`` leaves out those before the last one
+        that begins a shuffle.
         """
         pieces: list[LogEntry] = []
         base = view.state.base
         checkpoint = view.checkpoint if view.checkpoint <= number else 0
         while number > floor:
             piece = self._checkpoint_at(number, checkpoint, base)
-            if piece is None:
+            if piece is None or (within and piece.span.after < floor and base <= floor):
                 piece = self.record(number)
                 # One at this number is built on what may have been removed.
                 shown = checkpoint if checkpoint < number else 0
@@ -436,7 +436,7 @@ class LogReader:
                 )
                 raise CorruptShuffleError(msg)
             if number == view.newest and view.last and view.last.commit_id != piece.commit_id:
-                path = checkpoint_path(number)
+                path = range_path(number)
                 msg = f"{self.root}/{path}: is of another log. Delete it: the entries say the same"
                 raise CorruptShuffleError(msg)
             pieces.append(piece)
@@ -453,32 +453,38 @@ class LogReader:
         deleted. The entries say the same.
         """
         if number == base:
-            return self._stored(base_path(number), number)
+            return self.base(number)
         if number != checkpoint:
             return None
         try:
-            piece = self._stored(checkpoint_path(number), number)
+            piece = self.checkpoint(number)
         except ObjectNotFoundError:
             return None
         # One that begins within the base is built on what may have been removed.
         return piece if not piece.span.after or piece.span.after >= base else None
 
     def checkpoint(self, number: int) -> LogEntry:
-        """Read the checkpoint that ends at a number, verified; raises as :meth:`record`."""
-        return self._stored(checkpoint_path(number), number)
+        """Read the range that ends at a number, verified; raises as :meth:`record`."""
+        self._use(number)
+        if number not in self._ranges:
+            self._ranges[number] = self._load(range_path(number), number)
+        return self._ranges[number]
 
     def base(self, number: int) -> LogEntry:
-        """Read the base that ends at a number, verified; raises as :meth:`record`."""
-        return self._stored(base_path(number), number)
+        """Read the range of all numbers up to one, verified; raises as :meth:`record`."""
+        piece = self.checkpoint(number)
+        if piece.span.after:  # it was a checkpoint when this reader saw it, and was replaced
+            del self._ranges[number]
+            piece = self.checkpoint(number)
+        return self._whole(piece)
 
-    def _stored(self, path: str, number: int) -> LogEntry:
-        """Read a checkpoint, verified; raises as :meth:`record`."""
-        self._use(number)
-        known = self._checkpoints.get(path)
-        if known is not None:
-            return known
-        piece = self._load(path, number)
-        self._checkpoints[path] = piece
+    def _whole(self, piece: LogEntry) -> LogEntry:
+        if piece.span.after:
+            msg = (
+                f"{self.root}/{range_path(piece.version)}: begins after number {piece.span.after}, "
+                "and not with the log"
+            )
+            raise CorruptShuffleError(msg)
         return piece
 
     def last_commit(self, view: LogView, application_id: str) -> LastCommit | None:
@@ -497,11 +503,11 @@ class LogReader:
         number = entry.state.checkpoint
         while number > base:
             with contextlib.suppress(ObjectNotFoundError):
-                return {**self._stored(checkpoint_path(number), number).state.applications, **later}
+                return {**self.checkpoint(number).state.applications, **later}
             before = self.record(number)  # the checkpoint is missing
             later = {**before.state.applications, **later}
             number = before.state.checkpoint
-        earlier = self._stored(base_path(base), base).state.applications if base else {}
+        earlier = self.base(base).state.applications if base else {}
         return {**earlier, **later}
 
     def find_job(self, job_id: str, *, after: int = 0) -> JobEnd | None:
@@ -515,14 +521,16 @@ class LogReader:
         if end is not None:
             return end if end.version > after else None
         known, before = max(state.checkpoint, state.base), LogView(view.last, state.checkpoint)
-        for piece in reversed(self.pieces(before, known, floor=after)):
+        pieces = self.pieces(before, known, floor=after)
+        for piece in reversed(pieces):
             end = end_of_job(piece, job_id)
             if end is not None:
                 self.pieces(view, view.newest, floor=after)  # all are of one history
                 return end if end.version > after else None
         # What is missing from the pieces ended in a segment that was removed: a base has the ends
         # of a segment until the list of those exists.
-        for segment in range(segment_of(after + 1), segment_of(view.state.base)):
+        whole = max((piece.version for piece in pieces if not piece.span.after), default=0)
+        for segment in range(segment_of(after + 1), segment_of(max(view.state.base, whole))):
             removed = self.removed(segment)
             end = None if removed is None else end_in(removed.jobs, job_id)
             if end is not None and end.version > after:
@@ -541,7 +549,7 @@ class LogReader:
         return join_jobs([one.jobs for one in removed if one is not None])
 
     def first_kept(self, view: LogView) -> int:
-        """Return the first number of which the log says more than that it was put.
+        """Return the first number of which the log says more than that it was put, but for tags.
 
         Entries that were made blank may have been put back from a copy of the log: the first and
         the last in each segment are looked at.
@@ -552,7 +560,8 @@ class LogReader:
             numbers = [number for number in entries if number >= view.state.blank]
             blank = entries[: len(entries) - len(numbers)]
             numbers += [number for number in {*blank[:1], *blank[-1:]} if self._says_more(number)]
-            numbers += [*checkpoints_in(names), *bases_in(names)]
+            tagged = {tag.version for tag in view.state.tags.values()}
+            numbers += [number for number in ranges_in(names) if number not in tagged]
             if numbers:
                 return min(numbers)
         return view.newest
@@ -563,11 +572,9 @@ class LogReader:
             return self.apart().named(number).operation != BLANK
         return False
 
-    def has_leftovers(self, view: LogView) -> bool:
-        """Whether there are files of tags that were removed, or that a repair moved aside."""
-        tags = {tag_path(name, tag.commit_id) for name, tag in view.state.tags.items()}
-        left = {f"{TAG_DIRECTORY}/{name}" for name in self._storage.list(TAG_DIRECTORY)} - tags
-        return bool(left) or bool(self._storage.list(DAMAGED_DIRECTORY))
+    def has_leftovers(self) -> bool:
+        """Whether there are files that a repair moved aside."""
+        return bool(self._storage.list(DAMAGED_DIRECTORY))
 
     def apart(self) -> LogReader:
         """Return a reader of what may be removed meanwhile: this one does not build on it."""
@@ -581,9 +588,15 @@ class LogReader:
         return segments_in(names_in_use(self._storage, LOG_DIRECTORY))
 
     def segments_before(self, view: LogView) -> list[int]:
-        """Return the segments before that of the base that are still to be removed."""
+        """Return the segments before that of the base whose entries are still to be removed."""
         first = segment_of(view.state.base)
-        return [segment for segment in self.segments(view) if segment < first]
+        tagged = {segment_of(tag.version) for tag in view.state.tags.values()}
+        return [
+            segment
+            for segment in self.segments(view)
+            if segment < first
+            and (segment not in tagged or entries_in(self._storage.list(segment_path(segment))))
+        ]
 
     def removed(self, segment: int) -> RemovedSegment | None:
         """Return what remains of a segment whose entries were removed; None if they were not."""

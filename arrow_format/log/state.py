@@ -121,8 +121,6 @@ class Tag(Struct, frozen=True):
     """A version that is kept under a name."""
 
     version: Natural
-    commit_id: Name
-    """Of the entry that set the tag; it is part of the name of the tag's file."""
 
 
 class Undone(Struct, frozen=True):
@@ -162,10 +160,10 @@ class LogState(Struct, frozen=True, omit_defaults=True):
     """Of jobs that ended up to this number, files that no version names were removed."""
     applications: dict[Name, LastCommit] = {}
     """The last commit of each application that committed after :attr:`checkpoint`, which has
-    those of the others; of a checkpoint, a base and a tag's file that of every application."""
+    those of the others; of a range that of every application."""
     jobs: dict[Name, JobEnd] = {}
     """How each job ended that ended after :attr:`checkpoint` and :attr:`base`, which have the
-    others; none in a checkpoint, a base and a tag's file."""
+    others; none in a range."""
     pending: PendingNumbers = NOTHING_PENDING
     tags: dict[Name, Tag] = {}
     restored: tuple[Natural, ...] = ()

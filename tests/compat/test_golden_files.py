@@ -17,7 +17,7 @@ from arrow_format.format.statistics import UNKNOWN
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.consumers import ConsumerRegistry
 from arrow_format.log.entry import decode_entry
-from arrow_format.log.names import checkpoint_path
+from arrow_format.log.names import range_path
 from arrow_format.log.pending import pending_outputs
 from arrow_format.log.result import Released, ResultDescription
 from arrow_format.log.state import LastCommit, PendingNumbers
@@ -195,7 +195,7 @@ def test_what_applications_committed_is_known():
     assert [log.entry(version).transaction for version in (1, 3, 4)] == [
         Transaction("a-query", 0), None, Transaction("a-query", 2),
     ]  # fmt: skip
-    piece = decode_entry((path / checkpoint_path(2)).read_bytes())
+    piece = decode_entry((path / range_path(2)).read_bytes())
     assert piece.state.applications == {"a-query": LastCommit(2, 1)}
     versions = [find_transaction(log, Transaction("a-query", n)).version for n in range(3)]
     assert versions == [1, 2, 4]

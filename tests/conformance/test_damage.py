@@ -104,7 +104,7 @@ def checkpointed(path: Path) -> None:
         patch.setattr(names, "CHECKPOINT_INTERVAL", 4)
         for start in range(0, 36, 6):
             write_tasks(path, [[numbered(IDS, start)]], N, mode="append", options=options())
-    assert len(list(path.glob("commit_log/*/*.checkpoint"))) == 1
+    assert len(list(path.glob("commit_log/*/*.range"))) == 1
 
 
 def spread(path: Path) -> None:
@@ -156,7 +156,7 @@ KINDS = {
     "data": "*.shuffle.data",
     "index": "*.shuffle.index",
     "entry": "*.entry",
-    "checkpoint": "*.checkpoint",
+    "checkpoint": "*.range",
     "marker": MARKER_NAME,
 }
 TRIES = times(100, 50_000)

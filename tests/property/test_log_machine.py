@@ -117,7 +117,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule()
     def lose_checkpoints(self):
         """As if those who should have put them had died."""
-        for file in self.path.glob("commit_log/*/*.checkpoint"):
+        for file in self.path.glob("commit_log/*/*.range"):
             file.unlink()
 
     @rule(changes=st.none() | st.integers(0, 12))

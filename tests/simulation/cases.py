@@ -295,13 +295,13 @@ def _(stage: Stage) -> dict[str, Act]:
 _SLOW = {"steady": ("O",), **SMALL}
 
 
-@scenario("reader of a segment that is removed", prelude="W@entry O@checkpoint", **_SLOW)
+@scenario("reader of a segment that is removed", prelude="W@entry O@range", **_SLOW)
 def _(stage: Stage) -> dict[str, Act]:
     """A reader comes to a number that was free again, and is not taken back yet."""
     return {**_late(stage), "R": actors.read()}
 
 
-@scenario("job in a segment that is removed", prelude="B@entry#2 O@checkpoint", **_SLOW)
+@scenario("job in a segment that is removed", prelude="B@entry#2 O@range", **_SLOW)
 def _(stage: Stage) -> dict[str, Act]:
     """A process looks for the end of its job, of which another one is late with an entry."""
     stage.rows(1)
@@ -404,7 +404,7 @@ scenario("a clock that jumps", jumps=1)(_clocks)
 scenario("clocks that jump", jumps=2, pauses=1)(_clocks)
 
 
-@scenario("late checkpoint in a long log", prelude="W@checkpoint", glimpses=True, **SMALL)
+@scenario("late checkpoint in a long log", prelude="W@range", glimpses=True, **SMALL)
 def _(stage: Stage) -> dict[str, Act]:
     """A checkpoint comes after a base that is within its range, and whose segments go."""
     stage.rows(*range(1, 21))

@@ -45,7 +45,7 @@ def _(stage: Stage) -> dict[str, Act]:
 
 
 def _newest_is_tagged(stage: Stage) -> dict[str, Act]:
-    """A collection takes the file of a tag that is being set for left over."""
+    """A collection lets the newest version expire while a tag of it is being set."""
     stage.rows(1, 2)
     return {
         "T": actors.tag("t"),
@@ -60,7 +60,7 @@ scenario("tag of the newest version, which expires", **_TAGGED)(_newest_is_tagge
 scenario(
     "tag of the newest version, which expires, a stale listing",
     **_TAGGED,
-    prelude="T@entry G@tags",
+    prelude="T@entry G@entry",
     faults=1,
     kinds=frozenset({"stale"}),
     faulty=("G",),

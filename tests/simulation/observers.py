@@ -19,14 +19,12 @@ from arrow_format.errors import OptionError, ShuffleError, ShuffleNotFoundError
 from arrow_format.log.names import (
     IDENTITY_DIRECTORY,
     MAP_OUTPUT_DIRECTORY,
-    base_path,
-    checkpoint_path,
     entry_path,
     expired_path,
     numbers_of,
+    range_path,
     segment_of,
     segment_path,
-    tag_path,
 )
 from arrow_format.log.reader import LogReader, LogView
 from arrow_format.storage.local_dirs import ROOT_LIST_NAME
@@ -119,10 +117,10 @@ def _files_of_log(view: LogView) -> set[str]:
     """
     state = view.state
     first = segment_of(min(state.base, *state.pending.numbers, state.base))
-    kept = {tag_path(name, tag.commit_id) for name, tag in state.tags.items()}
+    kept = {range_path(tag.version) for tag in state.tags.values()}
     kept |= {expired_path(segment) for segment in range(first)}
     for number in range(numbers_of(first).start, view.newest + 1):
-        kept |= {entry_path(number), checkpoint_path(number), base_path(number)}
+        kept |= {entry_path(number), range_path(number)}
     return kept
 
 

@@ -57,8 +57,7 @@ _NUMBER = r"commit_log/\d+/\d+"
 POINTS: dict[str, re.Pattern[str]] = {
     "entry": re.compile(r"(temp|put) commit_log/\d+/(\.tmp-)?\d+\.entry\S*"),
     "entry-link": re.compile(rf"(link|put) {_NUMBER}\.entry"),
-    "checkpoint": re.compile(rf"(link|put) {_NUMBER}\.checkpoint"),
-    "base": re.compile(rf"(link|put) {_NUMBER}\.base"),
+    "range": re.compile(rf"(link|put) {_NUMBER}\.range"),
     "expired": re.compile(r"(link|put) commit_log/expired/\d+"),
     "list-log": re.compile(r"list commit_log"),
     "read-entry": re.compile(rf"read {_NUMBER}\.entry"),
@@ -68,7 +67,6 @@ POINTS: dict[str, re.Pattern[str]] = {
     "record": re.compile(r"(link|put) consumers/[^/]+/\d+\.json"),
     "list-consumer": re.compile(r"list consumers/\S+"),
     "collects": re.compile(r"list "),
-    "tags": re.compile(r"files commit_log/tags"),
     "blank": re.compile(rf"upload {_NUMBER}\.entry"),
     "read-marker": re.compile(r"read /disk/\S*/arrow-shuffle-root\.json"),
     "sleep": re.compile(r"sleep.*"),

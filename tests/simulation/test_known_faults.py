@@ -65,7 +65,7 @@ SCHEDULES = {
     **{
         f"a late append in a removed segment{on}": (
             f"late append and removal{on}",
-            "W@entry O@checkpoint R@read-entry#2 O$ W@entry-link W*1 R$ W$",
+            "W@entry O@range R@read-entry#2 O$ W@entry-link W*1 R$ W$",
         )
         for on in ("", " on a store")
     },

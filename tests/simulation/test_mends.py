@@ -12,7 +12,6 @@ from arrow_format.log import conflicts
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.consumers import ConsumerRegistry
 from arrow_format.log.entry import LogEntry
-from arrow_format.log.names import base_path, checkpoint_path
 from arrow_format.log.reader import LogReader
 from arrow_format.storage.open import ObjectNotFoundError
 from arrow_format.streaming import lease
@@ -78,9 +77,9 @@ def _collections_do_not_say_what_they_give_up():
 def _checkpoints_within_the_base_are_used():
     def checkpoint_at(self, number, checkpoint, base):
         if number == base:
-            return self._stored(base_path(number), number)
+            return self.base(number)
         with contextlib.suppress(ObjectNotFoundError):
-            return self._stored(checkpoint_path(number), number) if number == checkpoint else None
+            return self.checkpoint(number) if number == checkpoint else None
         return None
 
     return mock.patch.object(LogReader, "_checkpoint_at", checkpoint_at)

@@ -16,11 +16,10 @@ from arrow_format.jobs.target import open_target
 from arrow_format.keys.partitioner import HashPartitioner
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.names import (
-    base_path,
-    checkpoint_path,
     entry_path,
     expired_path,
     numbers_of,
+    range_path,
     segment_of,
 )
 from arrow_format.storage.open import open_storage
@@ -135,7 +134,7 @@ class StoredShuffle:
         in_log = {path for path in there if path.startswith("commit_log/")}
         assert entries <= in_log
         assert in_log - entries <= {
-            *map(checkpoint_path, numbers), *map(base_path, numbers), *map(expired_path, removed)
+            *map(range_path, numbers), *map(expired_path, removed)
         }  # fmt: skip
         assert shuffle.subpartition_rows.to_pylist()  # totals are there, wherever
 

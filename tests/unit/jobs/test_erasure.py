@@ -41,6 +41,7 @@ from arrow_format.log.entry import decode_entry
 from arrow_format.log.names import entry_path, expired_path
 from arrow_format.model import Transaction
 from arrow_format.storage.open import open_storage
+from tests.simulation.traces import layers
 from tests.support.guarantees import guarantee
 from tests.support.interrupted_storage import (
     CHANGES,
@@ -79,7 +80,8 @@ def collect(path, times=1, **how):
 
 
 def holds(path, needle=SECRET):
-    return any(needle.encode() in f.read_bytes() for f in Path(path).rglob("*") if f.is_file())
+    files = (f.read_bytes() for f in Path(path).rglob("*") if f.is_file())
+    return any(needle.encode() in layer for data in files for layer in layers(data))
 
 
 def keys_of(path):

@@ -11,7 +11,7 @@ from arrow_format.errors import CorruptShuffleError, FormatVersionError, Shuffle
 from arrow_format.jobs.repair import repair_shuffle
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.framing import from_frame, to_frame
-from arrow_format.log.names import base_path, checkpoint_path, entry_path
+from arrow_format.log.names import entry_path, range_path
 from arrow_format.read.shuffle import open_shuffle
 from arrow_format.storage.open import open_storage
 from arrow_format.streaming.consumption import consume
@@ -116,7 +116,7 @@ def test_a_damaged_entry_that_a_checkpoint_replaces_costs_no_version(path):
 
 def test_a_damaged_checkpoint_is_made_again(path):
     for number in (64, 128):
-        file = path / checkpoint_path(number)
+        file = path / range_path(number)
         whole = file.read_bytes()
         damage(file)
         report = repair_shuffle(path, dry_run=False)
@@ -128,7 +128,7 @@ def test_a_damaged_checkpoint_is_made_again(path):
 
 
 def test_a_lost_checkpoint_needs_no_repair(path):
-    (path / checkpoint_path(128)).unlink()
+    (path / range_path(128)).unlink()
     assert repair_shuffle(path).is_sound
     assert values(path) == list(range(150))
 
@@ -138,7 +138,7 @@ def test_checkpoints_of_numbers_that_are_given_up_go_with_them(path):
         (path / entry_path(number)).unlink()
     report = repair_shuffle(path, dry_run=False)
     assert report.newest_number == 119
-    assert not (path / checkpoint_path(128)).exists()
+    assert not (path / range_path(128)).exists()
     assert [lost.number for lost in report.given_up] == list(range(144, 119, -1))
     for number in range(119, 135):
         write_tasks(path, [[numbered([0], number)]], 5, mode="append")
@@ -188,7 +188,7 @@ def test_without_a_log(tmp_path):
 
 def test_killed_anywhere_the_next_repair_ends_the_same(path):
     (path / entry_path(148)).unlink()
-    damage(path / checkpoint_path(128))
+    damage(path / range_path(128))
     for calls in range(20):
         if not dies_after(calls, lambda: repair_shuffle(path, dry_run=False)):
             break
@@ -219,7 +219,7 @@ def test_consumers_that_are_ahead_are_named(path):
 @pytest.mark.parametrize("number", [128, 144])
 def test_a_checkpoint_with_a_section_that_cannot_be_decoded_is_made_again(path, section, number):
     """Its checksums fit: as of a writer with a fault, whose entries are whole."""
-    file = path / checkpoint_path(number)
+    file = path / range_path(number)
     whole = file.read_bytes()
     value, sections = from_frame(whole, dict)
     value.pop("sections")
@@ -240,7 +240,7 @@ def test_a_base_with_a_section_that_cannot_be_decoded_is_not_called_sound(tmp_pa
             write_tasks(tmp_path, [[numbered([0], number)]], 5, mode="overwrite")
         for _ in range(3):
             collect_garbage(tmp_path, retention=timedelta(0))
-        file = tmp_path / base_path(CommitLog(open_storage(tmp_path)).view().state.base)
+        file = tmp_path / range_path(CommitLog(open_storage(tmp_path)).view().state.base)
         value, sections = from_frame(file.read_bytes(), dict)
         value.pop("sections")
         file.unlink()

@@ -10,7 +10,6 @@ import pytest
 
 from arrow_format import collect_garbage
 from arrow_format.errors import (
-    CommitConflictError,
     CorruptShuffleError,
     OptionError,
     ResultReleasedError,
@@ -20,11 +19,14 @@ from arrow_format.errors import (
 )
 from arrow_format.jobs.merge import merge_shuffle
 from arrow_format.jobs.tags import TaggedVersion, list_tags, tag_shuffle, untag_shuffle
+from arrow_format.log.names import segment_of, segment_path
+from arrow_format.log.reader import LogReader
 from arrow_format.read.shuffle import open_shuffle
-from arrow_format.storage.open import PosixStorage
+from arrow_format.storage.open import open_storage
 from arrow_format.streaming.consumption import release_shuffle
 from arrow_format.write.merge_policy import MergePolicy
 from tests.support.interrupted_storage import before_call, dies_after, instead_of_first_entry
+from tests.support.small_log import small_segments
 from tests.support.small_shuffles import FAST, numbered, values, write_tasks
 
 NOW = timedelta(0)
@@ -43,7 +45,7 @@ def collect(path):
 
 
 def tag_files(path):
-    return sorted(file.name for file in path.glob("commit_log/tags/*"))
+    return sorted(file.name for file in path.glob("commit_log/*/*.range"))
 
 
 def test_a_tagged_version_is_read_by_number_and_name_after_it_expired(path):
@@ -144,31 +146,49 @@ def test_a_tag_keeps_its_version_when_the_result_is_released(path):
     assert not list(path.glob("map_outputs/*/*"))
 
 
-def test_files_of_removed_tags_are_collected(path):
-    tag_shuffle(path, "a", 1)
-    tag_shuffle(path, "b", 1)
-    assert untag_shuffle(path, "a")
-    assert not untag_shuffle(path, "a")
-    assert len(tag_files(path)) == 2
-    collect(path)
-    assert [name[:2] for name in tag_files(path)] == ["b-"]
-    assert values(path, "b") == [0, 1]
-    untag_shuffle(path, "b")
-    collect(path)
-    assert not tag_files(path)
-    with pytest.raises(ShuffleNotFoundError):
-        open_shuffle(path, 1)
+def grow(path, count=8):
+    for start in range(count):
+        write_tasks(path, [[numbered([0], 100 + start)]], 5, mode="overwrite")
+    for _ in range(3):
+        collect(path)
 
 
-def test_a_dry_run_removes_no_file_and_names_the_tag(path):
-    tag_shuffle(path, "a", 1)
-    untag_shuffle(path, "a")
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
+def test_all_up_to_a_tag_stays_when_its_segment_is_removed(path, version):
+    """Of any number: also where a checkpoint was, whose place it takes."""
+    with small_segments(4, 2):
+        write_tasks(path, [[numbered([0, 1], 30)]], 5, mode="append")
+        expected = values(path, version)
+        reader = LogReader(open_storage(path))
+        reader.snapshot()
+        tag_shuffle(path, "a", version)
+        tag_shuffle(path, "b", version)
+        assert len(values(path)) == 8
+        reader.snapshot()
+        grow(path)
+        segment = path / segment_path(segment_of(version))
+        assert [file.name for file in segment.iterdir()] == [f"{version:020d}.range"]
+        assert values(path, version) == values(path, "a") == expected
+        assert open_shuffle(path, "a").verify().ok
+        assert untag_shuffle(path, "a")
+        assert not untag_shuffle(path, "a")
+        grow(path)
+        assert values(path, "b") == expected
+        untag_shuffle(path, "b")
+        report = collect_garbage(path, retention=NOW, dry_run=True)
+        assert any(file.path.endswith(f"{version:020d}.range") for file in report.files)
+        grow(path)
+        assert not segment.exists()
+        assert values(path) == [107]
+        with pytest.raises(ShuffleNotFoundError):
+            open_shuffle(path, version)
+
+
+def test_a_dry_run_names_the_tag(path):
     tag_shuffle(path, "b", 2)
     report = collect_garbage(path, retention=NOW, dry_run=True)
-    assert any("/tags/a-" in file.path for file in report.files)
     assert [str(hold) for hold in report.holds] == ["tag b: version 2"]
     assert "kept by tag b: version 2" in str(report)
-    assert len(tag_files(path)) == 2
 
 
 def test_files_of_map_outputs_are_removed_though_two_tags_name_others_of_the_job(path):
@@ -192,37 +212,15 @@ def test_a_version_that_expires_while_it_is_tagged_is_refused(path):
     ):
         tag_shuffle(path, "a", 1)
     assert list_tags(path) == ()
-    collect(path)
-    assert not tag_files(path)
 
 
-def test_a_collection_that_removes_the_file_before_the_entry_makes_the_tag_begin_again(path):
+def test_a_collection_before_the_entry_of_a_tag_leaves_what_it_needs(path):
     with instead_of_first_entry(lambda put, _: (collect(path), put())):
         tag_shuffle(path, "a", 3)
     write_tasks(path, [[numbered([0], 50)]], 5, mode="overwrite")
     collect(path)
     assert values(path, "a") == values(path, 3)
     assert len(values(path, 3)) == 6
-    assert len(tag_files(path)) == 1
-
-
-def test_a_collection_before_every_entry_makes_it_give_up(path):
-    real = PosixStorage.put_if_absent
-    is_collecting = False
-
-    def put(storage, file, data, *, sync):
-        nonlocal is_collecting
-        if file.endswith(".entry") and not is_collecting:
-            is_collecting = True
-            collect(path)
-            is_collecting = False
-        real(storage, file, data, sync=sync)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(PosixStorage, "put_if_absent", put)
-        with pytest.raises(CommitConflictError, match="removed the file of tag 'a' 3 times"):
-            tag_shuffle(path, "a", 3)
-    assert list_tags(path) == ()
 
 
 def test_a_collection_at_any_moment_of_a_tag(path):
@@ -245,7 +243,6 @@ def test_a_collection_at_any_moment_of_a_tag(path):
         if tags:
             assert values(copy, "a") == expected
         num_set += len(tags)
-        assert len(tag_files(copy)) == len(tags)
     assert 0 < num_set < moment
 
 
@@ -263,11 +260,11 @@ def test_killed_anywhere_a_tag_is_set_or_not(path):
 def test_a_damaged_file_of_a_tag_is_named(path):
     tag_shuffle(path, "a", 1)
     collect(path)
-    (file,) = path.glob("commit_log/tags/*")
+    (file,) = path.glob("commit_log/*/*.range")
     data = file.read_bytes()
     file.unlink()
     file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    with pytest.raises(CorruptShuffleError, match=f"tags/{file.name}"):
+    with pytest.raises(CorruptShuffleError, match=file.name):
         open_shuffle(path, "a")
     assert len(values(path)) == 6
 
@@ -280,18 +277,3 @@ def test_damage_in_a_tagged_version_is_not_called_expired(path):
     with pytest.raises(ShuffleError, match="not there; cannot read it") as raised:
         shuffle.read().read_all()
     assert isinstance(raised.value, CorruptShuffleError)
-
-
-def test_what_is_no_tag_stays_among_tags(path):
-    tag_shuffle(path, "keep", 1)
-    foreign = [
-        path / "commit_log/tags" / name for name in ("notes.txt", "keep", f"x-{'G' * 32}", "0" * 31)
-    ]
-    for file in foreign:
-        file.write_bytes(b"mine")
-    gone = path / "commit_log/tags" / f"dead-{'0' * 32}"
-    gone.write_bytes(b"of a tag that was never set")
-    collect_garbage(path, retention=NOW)
-    assert not gone.exists()
-    assert all(file.read_bytes() == b"mine" for file in foreign)
-    assert values(path, "keep") == [0, 1]

@@ -32,12 +32,11 @@ from arrow_format.log.entry import (
 from arrow_format.log.job_ends import NO_JOBS, decode_removed, encode_removed, end_in
 from arrow_format.log.names import (
     CHECKPOINT_INTERVAL,
-    base_path,
-    checkpoint_path,
     checkpoints_after,
     entry_path,
     expired_path,
     link_of,
+    range_path,
 )
 from arrow_format.log.outputs import MapOutputs
 from arrow_format.log.reader import LogReader
@@ -83,7 +82,7 @@ def state_of(path, version):
 def put_checkpoint(path, number):
     log = log_of(path)
     log.put_checkpoint(log.view().last, number)
-    return path / checkpoint_path(number)
+    return path / range_path(number)
 
 
 def test_what_entries_are_removed_for_is_durable_though_they_are_not(path):
@@ -93,7 +92,7 @@ def test_what_entries_are_removed_for_is_durable_though_they_are_not(path):
     log.put_base(log.view(), 3)
     with small_segments(4, 2):
         log.put_removed(0)
-    assert storage.durable == [checkpoint_path(2), base_path(3), expired_path(0)]
+    assert storage.durable == [range_path(2), range_path(3), expired_path(0)]
 
 
 @guarantee("checkpoints")
@@ -134,7 +133,7 @@ def test_pieces_cover_the_log_whichever_checkpoints_there_are(
             commit(log, step if step != "fence" else "fence",
                    **({"gives_up": ("j",)} if step == "fence" else {}))  # fmt: skip
         for number in lost:
-            (path / checkpoint_path(4 * number)).unlink(missing_ok=True)
+            (path / range_path(4 * number)).unlink(missing_ok=True)
         if based:
             collect_garbage_of_no_files(path)
         fresh = log_of(path)
@@ -166,7 +165,7 @@ def test_few_files_hold_a_long_log(tmp_path):
         snapshot = CommitLog(storage).snapshot()
         assert (snapshot.version, snapshot.num_rows) == (250, 250)
         entries = [name for name in storage.others if name.endswith(".entry")]
-        checkpoints = [name for name in storage.others if name.endswith(".checkpoint")]
+        checkpoints = [name for name in storage.others if name.endswith(".range")]
         assert len(entries) <= 3
         assert len(checkpoints) == (248).bit_count()
 
@@ -175,7 +174,7 @@ def test_a_commit_puts_a_checkpoint_now_and_then(tmp_path):
     log = log_of(tmp_path)
     for number in range(2 * CHECKPOINT_INTERVAL + 1):
         fence(log, f"job{number}")
-    found = sorted(name.stem for name in tmp_path.glob("commit_log/*/*.checkpoint"))
+    found = sorted(name.stem for name in tmp_path.glob("commit_log/*/*.range"))
     assert [int(one) for one in found] == [CHECKPOINT_INTERVAL, 2 * CHECKPOINT_INTERVAL]
     assert log_of(tmp_path).snapshot() is None, "nothing but fences is no shuffle"
     storage = RecordingStorage(str(tmp_path))
@@ -201,7 +200,7 @@ def test_a_checkpoint_that_its_writer_could_not_put_is_put_by_a_later_one(tmp_pa
         patch.setattr(CommitLog, "_put_piece", lambda *_: PosixStorage("/").open_reader("x"))
         for _ in range(CHECKPOINT_INTERVAL + 3):
             commit(log)
-    file = tmp_path / checkpoint_path(CHECKPOINT_INTERVAL)
+    file = tmp_path / range_path(CHECKPOINT_INTERVAL)
     for _ in range(4):
         commit(log)
     assert not file.exists()
@@ -222,13 +221,13 @@ def test_every_flip_and_cut_of_a_checkpoint_is_noticed(path):
             decode_entry(bytes(flipped))
         if position % 64 == 0:
             file.write_bytes(flipped)
-            with pytest.raises(CorruptShuffleError, match=r"0004\.checkpoint: "):
+            with pytest.raises(CorruptShuffleError, match=r"0004\.range: "):
                 log_of(path).snapshot()
     for length in range(0, len(whole), 7):
         with pytest.raises(CorruptShuffleError):
             decode_entry(whole[:length])
     file.write_bytes(whole + b"x")
-    with pytest.raises(CorruptShuffleError, match=r"0004\.checkpoint: .*1 bytes after"):
+    with pytest.raises(CorruptShuffleError, match=r"0004\.range: .*1 bytes after"):
         open_shuffle(path)
     file.unlink()
     assert state_of(path, None) == before
@@ -241,7 +240,7 @@ def test_a_checkpoint_that_is_missing_hides_no_transaction(tmp_path):
         for batch in range(9):
             commit(log, transaction=Transaction(f"q{batch}", batch))
         for number in (4, 8):
-            (tmp_path / checkpoint_path(number)).unlink()
+            (tmp_path / range_path(number)).unlink()
         for batch in range(9):
             found = find_transaction(log_of(tmp_path), Transaction(f"q{batch}", batch))
             assert found.version == batch + 1
@@ -260,8 +259,8 @@ def test_a_job_takes_few_bytes(tmp_path):
 
 def test_a_checkpoint_under_another_number_is_refused(path):
     file = put_checkpoint(path, 3)
-    file.rename(file.with_name(f"{4:020d}.checkpoint"))
-    with pytest.raises(CorruptShuffleError, match="is the checkpoint of number 3"):
+    file.rename(file.with_name(f"{4:020d}.range"))
+    with pytest.raises(CorruptShuffleError, match="is the range of number 3"):
         open_shuffle(path)
 
 
@@ -282,7 +281,7 @@ def test_a_checkpoint_that_cannot_be_put_does_not_fail_a_commit(path, monkeypatc
 def test_a_newer_checkpoint_is_refused_as_newer(path):
     file = put_checkpoint(path, 4)
     file.write_bytes(forged_frame(file.read_bytes(), {"format_version": 9}))
-    with pytest.raises(FormatVersionError, match=r"4\.checkpoint: .* has format version 9"):
+    with pytest.raises(FormatVersionError, match=r"4\.range: .* has format version 9"):
         open_shuffle(path)
 
 
@@ -292,9 +291,9 @@ def test_a_checkpoint_that_no_reader_takes_is_not_put(path, monkeypatch):
     monkeypatch.setattr(
         commit_log, "join", lambda *parts: structs.replace(real(*parts), commit_id="no/name")
     )
-    with pytest.raises(ShuffleError, match=r"4\.checkpoint: was not put.*at `\$.commit_id`"):
+    with pytest.raises(ShuffleError, match=r"4\.range: was not put.*at `\$.commit_id`"):
         put_checkpoint(path, 4)
-    assert not list(path.glob("commit_log/*/*.checkpoint"))
+    assert not list(path.glob("commit_log/*/*.range"))
 
 
 OUTPUT = MapOutput("j", 0, 0, (), position=Position(9, 0, 9))
@@ -385,7 +384,7 @@ class TestBases:
             view = log_of(tmp_path).view()
             assert view.state.base >= 24
             assert not (tmp_path / "commit_log" / f"{0:018d}").exists()
-            assert (tmp_path / base_path(view.state.base)).exists()
+            assert (tmp_path / range_path(view.state.base)).exists()
             after = log_of(tmp_path).snapshot()
             assert list(after.map_outputs) == list(before.map_outputs)
             assert after.totals[0].tolist() == before.totals[0].tolist()
@@ -472,7 +471,7 @@ def test_a_base_that_is_another_than_was_put_removes_nothing(path):
 
     class Mistaken(PosixStorage):
         def put_if_absent(self, path, data, *, sync):
-            if path.endswith(".base"):
+            if path.endswith(".range"):
                 entry = decode_entry(data)
                 totals = [total + 1 for total in made(entry.content.totals)]
                 data = encode_entry(

@@ -8,13 +8,12 @@ from hypothesis import strategies as st
 
 from arrow_format.log.names import (
     SEGMENT_ENTRIES,
-    base_path,
-    checkpoint_path,
-    checkpoints_in,
     entries_in,
     entry_path,
     link_of,
     numbers_of,
+    range_path,
+    ranges_in,
     segment_of,
     segments_in,
 )
@@ -45,10 +44,10 @@ def test_a_number_lies_in_its_segment(number):
     segment = segment_of(number)
     assert number in numbers_of(segment)
     assert numbers_of(segment).stop == numbers_of(segment + 1).start
-    for path in (entry_path(number), checkpoint_path(number), base_path(number)):
+    for path in (entry_path(number), range_path(number)):
         directory, name = path.split("/")[1:]
         assert segments_in([directory]) == [segment]
-        assert entries_in([name]) + checkpoints_in([name]) in ([number], [])
+        assert entries_in([name]) + ranges_in([name]) in ([number], [])
     assert entries_in([entry_path(number).split("/")[2]]) == [number]
 
 
@@ -61,11 +60,18 @@ def test_names_with_digits_of_other_scripts_are_no_names(digit):
     """What another program put there must not make the log lack an entry."""
     assert segments_in([f"{'0' * 17}{digit}"]) == []
     assert entries_in([f"{'0' * 19}{digit}.entry"]) == []
-    assert checkpoints_in([f"{'0' * 19}{digit}.checkpoint"]) == []
+    assert ranges_in([f"{'0' * 19}{digit}.range"]) == []
 
 
 def test_other_names_are_no_entries():
-    names = [".tmp-x", "2.entry", f"{2:020d}.entry.bak", f"{2:020d}.base", f"{7:020d}.entry\n"]
+    names = [
+        ".tmp-x",
+        "2.entry",
+        f"{2:020d}.entry.bak",
+        f"{2:020d}.base",
+        f"{2:020d}.range~",
+        f"{7:020d}.entry\n",
+    ]
     assert entries_in([*names, f"{9:020d}.entry", f"{3:020d}.entry"]) == [3, 9]
-    assert checkpoints_in([*names, f"{2:020d}.checkpoint"]) == [2]
-    assert segments_in(["expired", "tags", f"{1:018d}", f"{0:018d}", "1"]) == [0, 1]
+    assert ranges_in([*names, f"{2:020d}.range"]) == [2]
+    assert segments_in(["expired", "damaged", f"{1:018d}", f"{0:018d}", "1"]) == [0, 1]

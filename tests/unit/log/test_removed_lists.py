@@ -50,7 +50,7 @@ def test_the_error_of_a_damaged_tag_says_how_to_go_on(path):
     tag_shuffle(path, "v-1", 1)
     write_tasks(path, [[numbered([0, 1], 20)]], 5, mode="overwrite")
     collect_garbage(path, retention=timedelta(0))
-    (file,) = path.glob("commit_log/tags/*")
+    (file,) = path.glob("commit_log/*/*.range")
     file.write_bytes(b"x")
     match = rf"{file}: .*give the tag up: arrow-shuffle tag {path} v-1 --remove"
     for act in (

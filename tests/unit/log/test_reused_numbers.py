@@ -60,7 +60,7 @@ def before_reading(number, act):
 
 def hide_checkpoints(path):
     """Let a reader need the entries: as if the writers of checkpoints had died."""
-    for file in path.glob("commit_log/*/*.checkpoint"):
+    for file in path.glob("commit_log/*/*.range"):
         file.unlink()
 
 

@@ -16,7 +16,7 @@ from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.target import open_target
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.entry import decode_entry
-from arrow_format.log.names import checkpoint_path
+from arrow_format.log.names import range_path
 from arrow_format.log.state import LastCommit
 from arrow_format.log.transactions import find_transaction
 from arrow_format.model import Transaction
@@ -136,7 +136,7 @@ def test_checkpoints_know_what_was_committed(tmp_path, number):
     newest = log_of(tmp_path).view().last
     for one in range(1, number + 1):
         log_of(tmp_path).put_checkpoint(newest, one)
-        piece = decode_entry((tmp_path / checkpoint_path(one)).read_bytes())
+        piece = decode_entry((tmp_path / range_path(one)).read_bytes())
         assert piece.state.applications == expected[min(one, 4)]
     assert commit(tmp_path, 2).version == 3
     assert commit(tmp_path, 7, query="other").version == 4
