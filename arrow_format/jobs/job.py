@@ -148,8 +148,8 @@ class ShuffleJob:
         it is not settled whether the shuffle was moved or copied; and of a store that may not be
         put to, or on which commits are not safe.
         """
-        self.storage.check_puts()
         self.storage.make_directory(self.directory, sync=self.options.sync)
+        self.storage.check_puts()
         if self.local_roots:
             roots, marker = self._to_be_made()
             put_root_list(self.storage, self.directory, roots, sync=self.options.sync)

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from arrow_format.errors import ClosedError, CorruptShuffleError, OutOfDiskError, StorageError
+from arrow_format.errors import (
+    ClosedError,
+    CorruptShuffleError,
+    OutOfDiskError,
+    ShuffleError,
+    StorageError,
+)
 from arrow_format.storage.openat import (
     Root,
     make_directories,
@@ -32,6 +38,7 @@ from arrow_format.storage.protocol import (
     ObjectReader,
     ObjectStat,
     ObjectWriter,
+    StoreRefusedError,
     check_length,
     truncated_error,
 )
@@ -42,6 +49,8 @@ if TYPE_CHECKING:
 _IOV_MAX = 1024
 _OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
+_HAVE_LINKS: set[str] = set()
+"""Roots of which this process has asked it."""
 
 
 class PosixStorage:
@@ -118,7 +127,24 @@ class PosixStorage:
             return PosixWriter(self._base, path, sync=sync)
 
     def check_puts(self, *, for_long: bool = False) -> None:
-        """Do nothing: the first put tells whether there are hard links."""
+        """Raise StoreRefusedError where there are no hard links; asked once for each root.
+
+        A root that does not exist, or takes no file of this user, answers at the first put.
+        """
+        if self.root in _HAVE_LINKS or not self._root.is_dir():
+            return
+        _HAVE_LINKS.add(self.root)
+        name = f".tmp-links-{secrets.token_hex(8)}"
+        try:
+            self._put_if_absent(name, b"", sync=False)
+        except StoreRefusedError:
+            _HAVE_LINKS.discard(self.root)
+            raise
+        except ShuffleError:
+            return
+        finally:
+            with contextlib.suppress(OSError, CorruptShuffleError):
+                unlink(self._base, name)
 
     def put_if_absent(self, path: str, data: bytes, *, sync: bool) -> None:
         try:
@@ -408,7 +434,7 @@ def _link(directory: int, source: str, name: str, target: Path) -> None:
             f"{target}: this file system has no hard links ({error.strerror}), by which of two "
             "writers exactly one wins; nothing was written. Put the shuffle on one that has"
         )
-        raise StorageError(msg) from error
+        raise StoreRefusedError(msg) from error
 
 
 def _is_linked(directory: int, source: str, name: str) -> bool:

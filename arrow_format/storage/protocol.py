@@ -157,8 +157,8 @@ class Storage(Protocol):
 
         A process that will put an entry of the log asks before a row is written. A store is asked
         once in a process, or in the process that this storage was sent from; ``for_long`` again,
-        and so that one is found out too that rarely lets two puts win. A directory answers at its
-        first put.
+        and so that one is found out too that rarely lets two puts win. A directory is asked once it
+        exists.
         """
 
     def put_if_absent(self, path: str, data: bytes, *, sync: bool) -> None:

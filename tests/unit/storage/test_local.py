@@ -7,12 +7,19 @@ import re
 import subprocess
 import sys
 import tempfile
+from datetime import timedelta
 from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
 import pytest
 
-from arrow_format import MergePolicy, merge_shuffle, open_shuffle, write_shuffle
+from arrow_format import (
+    MergePolicy,
+    collect_garbage,
+    merge_shuffle,
+    open_shuffle,
+    write_shuffle,
+)
 from arrow_format.errors import (
     ClosedError,
     CorruptShuffleError,
@@ -413,6 +420,41 @@ def test_a_file_system_without_hard_links_is_refused(storage, monkeypatch, numbe
     with pytest.raises(StorageError, match=r"has no hard links .* exactly one wins"):
         storage.put_if_absent("a/b", b"x", sync=False)
     assert storage.list("a") == []
+
+
+def test_a_job_does_not_begin_on_a_file_system_without_hard_links(tmp_path, monkeypatch):
+    def link(*args, **kwargs):
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    schema = pa.schema({"k": pa.int64()})
+    rows = pa.RecordBatchReader.from_batches(schema, [pa.record_batch({"k": [1, 2]})])
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", link)
+        with pytest.raises(StorageError, match=r"has no hard links .* exactly one wins"):
+            write_shuffle(rows, tmp_path / "s", keys="k", num_subpartitions=2)
+    assert not (tmp_path / "s").exists()
+    write_shuffle(rows, tmp_path / "s", keys="k", num_subpartitions=2)
+    assert open_shuffle(tmp_path / "s").num_rows == 2, "none was read before"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_who_may_write_below_a_root_alone_is_not_refused(tmp_path):
+    root = PosixStorage(str(tmp_path))
+    root.make_directory("a", sync=False)
+    tmp_path.chmod(0o500)
+    try:
+        root.check_puts()
+        root.put_if_absent("a/b", b"x", sync=False)
+    finally:
+        tmp_path.chmod(0o700)
+
+
+def test_what_asking_for_links_left_is_collected(tmp_path):
+    write_shuffle(pa.table({"k": [1]}), tmp_path, keys="k", num_subpartitions=1)
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".tmp-")]
+    (tmp_path / ".tmp-links-0").touch()
+    assert collect_garbage(tmp_path, retention=timedelta(0)).num_files == 1
+    assert not (tmp_path / ".tmp-links-0").exists()
 
 
 # Links whose answer gets lost, as over NFS --------------------------------------------------------
