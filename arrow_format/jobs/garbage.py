@@ -313,10 +313,10 @@ class _Collection:
             EXPIRED_DIRECTORY,
             IDENTITY_DIRECTORY,
             *(f"{CONSUMER_DIRECTORY}/{name}" for name in consumers),
-            "",
+            MAP_OUTPUT_DIRECTORY,
         ):
-            names = [name for name in self.storage.list(directory) if name.startswith(TEMPORARY)]
-            paths = [f"{directory}/{name}" if directory else name for name in names]
+            names = self.storage.list(directory)
+            paths = [f"{directory}/{name}" for name in names if name.startswith(TEMPORARY)]
             stats = {path: self.storage.stat(path) for path in paths}
             listed = {path: stat for path, stat in stats.items() if stat is not None}
             yield self._old(stored(self.storage, paths, listed))

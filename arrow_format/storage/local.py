@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 _IOV_MAX = 1024
 _OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
+PROBED = "map_outputs"
+"""Where it is asked: a job makes this directory before it writes."""
 _HAVE_LINKS: set[str] = set()
 """Roots of which this process has asked it."""
 
@@ -129,12 +131,12 @@ class PosixStorage:
     def check_puts(self, *, for_long: bool = False) -> None:
         """Raise StoreRefusedError where there are no hard links; asked once for each root.
 
-        A root that does not exist, or takes no file of this user, answers at the first put.
+        One where no job has begun, or that takes no file of this user, answers at the first put.
         """
-        if self.root in _HAVE_LINKS or not self._root.is_dir():
+        if self.root in _HAVE_LINKS or not (self._root / PROBED).is_dir():
             return
         _HAVE_LINKS.add(self.root)
-        name = f".tmp-links-{secrets.token_hex(8)}"
+        name = f"{PROBED}/.tmp-links-{secrets.token_hex(8)}"
         try:
             self._put_if_absent(name, b"", sync=False)
         except StoreRefusedError:

@@ -28,6 +28,7 @@ from arrow_format.errors import (
     StorageError,
 )
 from arrow_format.storage import local
+from arrow_format.storage.local import PROBED
 from arrow_format.storage.open import (
     ObjectExistsError,
     PosixStorage,
@@ -441,20 +442,22 @@ def test_a_job_does_not_begin_on_a_file_system_without_hard_links(tmp_path, monk
 def test_who_may_write_below_a_root_alone_is_not_refused(tmp_path):
     root = PosixStorage(str(tmp_path))
     root.make_directory("a", sync=False)
-    tmp_path.chmod(0o500)
+    root.make_directory(PROBED, sync=False)
+    (tmp_path / PROBED).chmod(0o500)
     try:
         root.check_puts()
         root.put_if_absent("a/b", b"x", sync=False)
     finally:
-        tmp_path.chmod(0o700)
+        (tmp_path / PROBED).chmod(0o700)
 
 
 def test_what_asking_for_links_left_is_collected(tmp_path):
     write_shuffle(pa.table({"k": [1]}), tmp_path, keys="k", num_subpartitions=1)
-    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".tmp-")]
-    (tmp_path / ".tmp-links-0").touch()
+    assert not list(tmp_path.rglob(".tmp-*"))
+    left = tmp_path / PROBED / ".tmp-links-0"
+    left.touch()
     assert collect_garbage(tmp_path, retention=timedelta(0)).num_files == 1
-    assert not (tmp_path / ".tmp-links-0").exists()
+    assert not left.exists()
 
 
 # Links whose answer gets lost, as over NFS --------------------------------------------------------
