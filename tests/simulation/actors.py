@@ -21,6 +21,7 @@ from arrow_format import (
     open_shuffle_changes,
     release_shuffle,
     relocate_shuffle,
+    rename_columns,
     repair_shuffle,
     rollback_shuffle,
     tag_shuffle,
@@ -235,6 +236,19 @@ def rollback(op: str, version: int, *, undoes: bool = False) -> Callable[[Storag
             return rollback_shuffle(storage, version, undo_deletions=undoes).version
 
         commits(op, "rollback", (version,), run)
+
+    return act
+
+
+def alter(op: str, new: str = "") -> Callable[[Storage], None]:
+    """Return a renaming of the first column, whatever it is called; after the actor if not new."""
+
+    def act(storage: Storage) -> None:
+        def run() -> int:
+            name = open_shuffle(storage).schema.names[0]
+            return rename_columns(storage, {name: new or op}).version
+
+        commits(op, "keep", (), run)
 
     return act
 

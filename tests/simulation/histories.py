@@ -90,6 +90,12 @@ def _operation(chance: random.Random, kind: _Kind, name: str) -> Act:
         "tag": (1, lambda: actors.tag(chance.choice("tu"), number)),
         "untag": (1, lambda: actors.untag(chance.choice("tu"))),
         "read": (1, actors.read),
+        "alter": (
+            1,
+            lambda: actors.in_turn(
+                actors.alter(f"alter-{name}"), actors.alter(f"back-{name}", "v")
+            ),
+        ),
     }
     if "moved" in kind.others:
         operations["moved"] = (4, lambda: actors.relocate("moved"))

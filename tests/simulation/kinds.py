@@ -53,6 +53,10 @@ def _rollback(stage: Stage, number: int) -> Act:
     return actors.rollback(f"rollback-{number}", stage.before_newest)
 
 
+def _alter(stage: Stage, number: int) -> Act:
+    return actors.alter(f"alter-{number}")
+
+
 def _delete(stage: Stage, number: int) -> Act:
     return actors.delete(f"delete-{number}", [SECRET], layout=stage.layout)
 
@@ -68,6 +72,7 @@ KINDS = {
     "merge": _merge,
     "rollback": _rollback,
     "delete": _delete,
+    "alter": _alter,
     "tag": _tag,
     "gc": _collect,
     "read": _read,

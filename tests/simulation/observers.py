@@ -50,8 +50,8 @@ class Seen(NamedTuple):
 
 
 def rows_of(shuffle: Any) -> Rows:
-    """Return the rows of a shuffle, sorted."""
-    return tuple(sorted(shuffle.read().read_all()["v"].to_pylist()))
+    """Return the rows of a shuffle, sorted; their column may have been renamed."""
+    return tuple(sorted(shuffle.read().read_all().column(0).to_pylist()))
 
 
 def observe(storage: Storage) -> Seen:
