@@ -114,9 +114,9 @@ def commit_job(
     """
     mode = check_mode(mode)
     check_version_number(expected_version)
-    begun, log = job, CommitLog(job.storage)
+    log = CommitLog(job.storage)
     outputs, totals = complete_outputs(job, statuses, expected_map_outputs)
-    job = dataclasses.replace(job, num_map_tasks=len(outputs))
+    begun = job = dataclasses.replace(job, num_map_tasks=len(outputs))
     before: CommittedTransaction | None = None
     are_checked = False
     with_ids = lru_cache(1)(outputs.with_columns)  # one object for all tries with equal ids

@@ -152,7 +152,6 @@ class _Collection:
 
     def collect(self) -> GcReport:
         """Give up dead jobs and old versions, and remove what nothing needs any more."""
-        self.log.check_writers(self.log.view())
         plan = self._plan()
         before, oldest, fenced = plan.view.oldest, plan.oldest, plan.silent
         if self.dry_run:
@@ -201,7 +200,11 @@ class _Collection:
         raise StorageError(msg) from self.denied.error
 
     def _plan(self) -> Plan:
-        return self.log.read(partial(self.planner.plan, ahead=self.dry_run))
+        def plan(view: LogView) -> Plan:
+            self.log.check_writers(view)
+            return self.planner.plan(view, ahead=self.dry_run)
+
+        return self.log.read(plan)
 
     def _give_up(self, names: Sequence[str]) -> tuple[str, ...]:
         """Give up jobs, or tags that are being set, unless they are in the log; return those.
