@@ -35,6 +35,7 @@ from arrow_format import (
     ColumnPartitioner,
     HashPartitioner,
     MergePolicy,
+    RangePartitioner,
     RoundRobinPartitioner,
     WriteOptions,
     collect_garbage,
@@ -42,14 +43,17 @@ from arrow_format import (
     rollback_shuffle,
 )
 from arrow_format.arrays.stored_types import data_schema, normalise
+from arrow_format.jobs import garbage
 from arrow_format.jobs.alter import alter_columns
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.delete_rows import delete_rows
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.release import DueRelease
 from arrow_format.jobs.retention import release_consumed
+from arrow_format.jobs.tags import tag_shuffle
 from arrow_format.log.commit_log import CommitLog, draft
 from arrow_format.log.entry import FENCE, decode_entry, encode_entry
+from arrow_format.log.names import CHECKPOINT_INTERVAL, SEGMENT_ENTRIES
 from arrow_format.log.outputs import MapOutputs
 from arrow_format.model import FORMAT_VERSION, Transaction
 from arrow_format.storage.open import open_storage
@@ -483,6 +487,54 @@ def columns() -> None:
     shutil.copy(golden.directory / "expected-2.arrow", golden.directory / "expected-6.arrow")
 
 
+def ranges() -> None:
+    """Ranges of two keys, one descending, appended to and merged by subpartition."""
+    bounds = [("UA", 30), ("DL", 0), ("B6", 10)]
+    keys = [("carrier", "descending"), ("id", "ascending")]
+    golden = Golden("ranges", 4, RangePartitioner(keys, bounds=bounds))
+    golden.commit("errorifexists", [flights(0, 20), flights(20, 20)])
+    golden.commit("append", [flights(40, 20), flights(60, 20)])
+    merge_shuffle(
+        golden.directory / "shuffle",
+        by="subpartition",
+        policy=MergePolicy(rewrite="always"),
+        options=golden.options,
+    )
+    shutil.copy(golden.directory / "expected-2.arrow", golden.directory / "expected-3.arrow")
+
+
+def long_log() -> None:
+    """A log whose first segment is gone but for a tag's range, with a base, and a range behind it.
+
+    Between the rows are fences of jobs that never committed.
+    """
+    golden = Golden("long_log", 3, HashPartitioner("id"))
+    shuffle = golden.directory / "shuffle"
+    log = CommitLog(open_storage(str(shuffle)))
+
+    def fences(last: int) -> None:
+        for _ in range(log.newest_version(), last):
+            gone = uuid.uuid4().hex
+            log.append(lambda view, gone=gone: draft(view, FENCE, gives_up=(gone,)), sync=False)
+
+    golden.commit("errorifexists", [flights(0, 10)])
+    golden.commit("append", [flights(10, 5)])
+    tag_shuffle(shuffle, "two", 2)
+    golden.commit("append", [flights(15, 5)])
+    fences(SEGMENT_ENTRIES - 1)
+    golden.commit("append", [flights(20, 5)])
+    with mock.patch.object(garbage, "REMOVAL_DELAY_MS", 0):
+        for _ in range(3):
+            for path in shuffle.rglob("*"):
+                os.utime(path, (0, 0))
+            collect_garbage(shuffle, retention=dt.timedelta(0))
+    for version in (1, 4):
+        (golden.directory / f"expected-{version}.arrow").unlink()
+    fences(SEGMENT_ENTRIES + CHECKPOINT_INTERVAL - 2)
+    for start in (25, 30, 35):
+        golden.commit("append", [flights(start, 5)])
+
+
 def constants() -> None:
     """Rows that take no bytes: more of them in a chunk than a reader of 8 bytes each expects."""
     golden = Golden("constants", 1, RoundRobinPartitioner(), chunk_bytes=4 << 20)
@@ -626,6 +678,8 @@ ALL: tuple[tuple[int, Callable[[], None]], ...] = (
     (27_000, statistics),
     (28_000, combined),
     (29_000, columns),
+    (30_000, ranges),
+    (31_000, long_log),
 )
 
 

@@ -14,10 +14,11 @@ from arrow_format.errors import CorruptShuffleError, ResultReleasedError, Shuffl
 from arrow_format.format.chunk_table import Encoding
 from arrow_format.format.regions import RegionKind
 from arrow_format.format.statistics import UNKNOWN
+from arrow_format.keys.range_partitioner import RangePartitioner
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.consumers import ConsumerRegistry
 from arrow_format.log.entry import decode_entry
-from arrow_format.log.names import range_path
+from arrow_format.log.names import entry_path, range_path
 from arrow_format.log.pending import pending_outputs
 from arrow_format.log.result import Released, ResultDescription
 from arrow_format.log.state import LastCommit, PendingNumbers
@@ -117,11 +118,37 @@ def test_the_newest_version_is_the_last():
         if path.name != "gone":
             assert open_shuffle(path / "shuffle").version == view.state.version
         records = log.records(range(view.oldest, view.newest + 1)).values()
-        assert sorted(one.name for one in path.glob("expected-*.arrow")) == [
-            f"expected-{one.version}.arrow"
+        tagged = {tag.version for tag in view.state.tags.values() if tag.version < view.oldest}
+        kept = [
+            one.version
             for one in records
             if one.is_version and not (one.released and one.released.ended)
         ]
+        assert {one.name for one in path.glob("expected-*.arrow")} == {
+            f"expected-{version}.arrow" for version in [*tagged, *kept]
+        }
+
+
+def test_a_long_log_has_what_replaces_a_segment():
+    path = HERE / "v1/long_log/shuffle"
+    log = CommitLog(PosixStorage(str(path)))
+    view = log.view()
+    assert (view.state.base, view.state.oldest, view.newest) == (512, 512, 529)
+    assert {name: tag.version for name, tag in view.state.tags.items()} == {"two": 2}
+    found = {int(file.stem): file for file in path.glob("commit_log/*/*.range")}
+    ends = {number: decode_entry(file.read_bytes()).span.after for number, file in found.items()}
+    assert ends == {2: 0, 512: 0, 528: 512}
+    assert not (path / entry_path(511)).exists()
+    assert len(log.removed(0).commit_ids) == 511
+    assert log.find_job(log.removed(0).jobs["job_id"][0].as_py(), after=0).version == 1
+    assert len(open_shuffle(path, "two").map_outputs) == 2
+    assert [piece.version for piece in log.pieces(view, 529)] == [512, 528, 529]
+
+
+def test_ranges_are_merged_by_subpartition():
+    shuffle = open_shuffle(HERE / "v1/ranges/shuffle")
+    assert isinstance(shuffle.partitioner, RangePartitioner)
+    assert [len(regions) for regions in regions_of("v1/ranges")] == [1]
 
 
 def test_the_files_have_what_they_are_kept_for():

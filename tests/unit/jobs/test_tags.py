@@ -18,6 +18,7 @@ from arrow_format.errors import (
     ShuffleNotFoundError,
 )
 from arrow_format.jobs.merge import merge_shuffle
+from arrow_format.jobs.repair import repair_shuffle
 from arrow_format.jobs.tags import TaggedVersion, list_tags, tag_shuffle, untag_shuffle
 from arrow_format.log.names import segment_of, segment_path
 from arrow_format.log.reader import LogReader
@@ -257,15 +258,20 @@ def test_killed_anywhere_a_tag_is_set_or_not(path):
     assert values(path, "a") == [0, 1]
 
 
-def test_a_damaged_file_of_a_tag_is_named(path):
+def test_a_damaged_range_of_a_tag_is_named_and_made_again(path):
     tag_shuffle(path, "a", 1)
     collect(path)
     (file,) = path.glob("commit_log/*/*.range")
     data = file.read_bytes()
     file.unlink()
     file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    with pytest.raises(CorruptShuffleError, match=file.name):
-        open_shuffle(path, "a")
+    for version in ("a", None):
+        with pytest.raises(CorruptShuffleError, match=file.name):
+            open_shuffle(path, version)
+    report = repair_shuffle(path, dry_run=False)
+    assert (report.given_up, report.checkpoints) == ((), (str(file),))
+    assert file.read_bytes() == data
+    assert values(path, "a") == [0, 1]
     assert len(values(path)) == 6
 
 
