@@ -1,20 +1,20 @@
 """Faults of stores at each kind of request: an append is there once, or it is not and says so.
 
-A proxy on the way to a server breaks one request of an append, a read or a collection. Here some
-faults on each store and all of them on one; a night goes through all.
+A proxy on the way to a server breaks one request of an append, a read or a collection. Each
+change tries a part of them, in which each request, fault and store is; a night goes through all.
 """
 
 from __future__ import annotations
 
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 import arrow_format
 from arrow_format import MergePolicy, StorageError, UnsettledCommitError, WriteOptions
 from arrow_format.storage.put_probe import PROBE_DIRECTORY
-from tests.support.exhaustive import IS_NIGHT
+from tests.support.exhaustive import exhaustive
 from tests.support.fault_proxy import FAULTS, REFUSALS, proxy_to
 from tests.support.guarantees import guarantee
 from tests.support.stored_shuffle import StoredShuffle
@@ -44,15 +44,6 @@ ANSWERED = {"409": "409 Conflict", "412": "412 Precondition Failed"}
 NOT_REPEATED = {*product(("complete", "list", "delete", "read"), ANSWERED), ("start", "412")}
 """What ends with an error: an answer that repeating would not change. All else works. On Azure an
 upload has no start: its first block, which may come again, is a part like any other."""
-
-
-def some(faults: tuple[str, ...]) -> list[Any]:
-    """Return a store, a kind of request and a fault, of all that are run now."""
-    return [
-        pytest.param(store, point, fault, id=f"{store}-{point}-{fault}")
-        for store, point, fault in product(STORES, PATTERNS, FAULTS)
-        if IS_NIGHT or store == "gs" or fault in faults
-    ]
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +81,10 @@ def act(shuffle: StoredShuffle, point: str) -> range:
 
 
 @guarantee("store faults")
-@pytest.mark.parametrize(("store", "point", "fault"), some(("lost",)))
+@exhaustive(least=32)
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("point", PATTERNS)
+@pytest.mark.parametrize("store", STORES)
 def test_a_request_that_is_broken_does_no_harm(request, shuffle, store, point, fault):
     """One request of each kind lost, doubled, cut, silent or refused: works, or a clear error"""
     server = request.getfixturevalue(store)
@@ -115,8 +109,9 @@ def test_a_request_that_is_broken_does_no_harm(request, shuffle, store, point, f
 
 
 @guarantee("store faults")
+@exhaustive(but="store")
 @pytest.mark.parametrize("fault", ["lost", "cut", "silent", *REFUSALS])
-@pytest.mark.parametrize("store", STORES if IS_NIGHT else ["gs"])
+@pytest.mark.parametrize("store", STORES)
 def test_a_commit_that_is_never_answered_says_what_is_known(request, shuffle, store, fault):
     """A commit that is never answered, or always refused: an error that says what is known"""
     server = request.getfixturevalue(store)
@@ -139,7 +134,8 @@ def test_a_commit_that_is_never_answered_says_what_is_known(request, shuffle, st
 
 
 @guarantee("refused commit")
-@pytest.mark.parametrize("store", STORES if IS_NIGHT else ["gs"])
+@exhaustive(but="store")
+@pytest.mark.parametrize("store", STORES)
 def test_a_commit_that_is_refused_says_so_and_leaves_nothing(request, shuffle, store):
     """A commit that is refused (403): an error that says so, and no files of it"""
     server = request.getfixturevalue(store)

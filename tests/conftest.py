@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 
 from tests.support.azure_server import azure
-from tests.support.exhaustive import choose
+from tests.support.exhaustive import choose, times
 from tests.support.gcs_server import gs
 from tests.support.s3_server import s3
 from tests.support.small_log import small_log
@@ -25,7 +25,12 @@ __all__ = ["azure", "gs", "no_metadata", "s3", "small_log", "spark"]
 # No deadlines: the first call into pyarrow is slow, and test machines are shared. The same examples
 # each time, so that a run means the same on every machine: `make explore` looks for others.
 settings.register_profile(
-    "default", deadline=None, max_examples=50, derandomize=True, database=None, print_blob=True
+    "default",
+    deadline=None,
+    max_examples=times(25, 200),
+    derandomize=True,
+    database=None,
+    print_blob=True,
 )
 settings.register_profile("quick", settings.get_profile("default"), max_examples=10)
 settings.register_profile(
