@@ -43,6 +43,7 @@ from arrow_format import (
 from arrow_format.operators import in_process
 from arrow_format.operators.in_process import Workers
 from arrow_format.storage.scratch import PREFIX
+from tests.support.exhaustive import exhaustive
 from tests.support.guarantees import guarantee
 from tests.support.small_shuffles import FAST, files_below
 
@@ -73,6 +74,9 @@ def processes():
     context.set_forkserver_preload(["arrow_format.operators.join_shuffles"])
     with ProcessPoolExecutor(2, mp_context=context) as executor:
         yield executor
+
+
+pytestmark = exhaustive(but="executor")
 
 
 @pytest.fixture(params=["own", "threads", "processes"])
@@ -125,6 +129,7 @@ def len_of(reader):
 NUMBERED = pa.schema({"n": pa.int32(), "rows": pa.int64()})
 
 
+@exhaustive()
 @pytest.mark.parametrize("how", [{}, SMALL])
 def test_a_function_per_subpartition_in_their_order(items, executor, how):
     reader = map_subpartitions(items, numbered, NUMBERED, executor=executor, **how)
