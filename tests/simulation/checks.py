@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     from tests.simulation.explorer import Found
 
-WHOLE_STATES, MOST_STATES = times(60, 200), times(90, 280)
+WHOLE_STATES, MOST_STATES = times(100, 200), times(140, 280)
 """Per scenario, with any number of preemptions, and in all; `make simulate` goes on."""
 
-LEAST_SCHEDULES = times(15_000, 50_000)
+LEAST_SCHEDULES = times(1_500, 50_000)
 """In all scenarios of one kind of storage."""
 
 

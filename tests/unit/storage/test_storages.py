@@ -18,6 +18,7 @@ from arrow_format.storage.open import (
     open_storage,
 )
 from tests.support import azure_server, store_server
+from tests.support.exhaustive import exhaustive
 from tests.support.guarantees import guarantee
 
 PROJECT = Path(__file__).parents[3]
@@ -112,6 +113,7 @@ for version in range(20):
 
 
 @guarantee("racing writers")
+@exhaustive(but="storage", least=2)
 def test_racing_processes_have_one_winner_and_readers_see_all_of_it(storage):
     writers = {
         name: subprocess.Popen(
