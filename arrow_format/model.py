@@ -74,7 +74,7 @@ class PartitionedFileMetadata:
     data_bytes: Natural = 0
     """Length of the data file."""
     frame_crc32: Natural = 0
-    """CRC-32 of its bytes that belong to no chunk (header, padding, footer), in file order."""
+    """CRC-32 of its bytes that belong to no chunk (magic, padding, footer), in file order."""
     format_version: int = FORMAT_VERSION
 
 
@@ -111,8 +111,8 @@ class PartitionedFile:
         Bytes of the rows as Arrow holds them in memory.
     index_bytes
         Length of the index file.
-    index_crc32
-        CRC-32 of the whole index file, which ties the log entry to this index.
+    directory_bytes, directory_crc32
+        Length and CRC-32 of the directory at the end of the index, which tie the log entry to it.
     num_broadcast_rows
         Rows of ``num_rows`` that every subpartition reads; they are stored once.
     first_subpartition, end_subpartition
@@ -133,7 +133,8 @@ class PartitionedFile:
     data_bytes: int
     raw_bytes: int
     index_bytes: int
-    index_crc32: int
+    directory_bytes: int
+    directory_crc32: int
     num_broadcast_rows: int = 0
     first_subpartition: int = 0
     end_subpartition: int = MAX_SUBPARTITIONS

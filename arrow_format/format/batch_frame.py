@@ -48,7 +48,8 @@ def content_size(frame: bytes | memoryview) -> int:
     return stated
 
 
-def _content(frame: bytes | memoryview) -> pa.Buffer:
+def content_of(frame: bytes | memoryview) -> pa.Buffer:
+    """Return what a frame decompresses to, bounded as :func:`content_size`; raises as that."""
     try:
         return _ZSTD.decompress(frame, content_size(frame))
     except OSError as error:
@@ -61,7 +62,7 @@ def message_of(frame: bytes | memoryview, schema: pa.Schema) -> pa.Buffer:
 
     What is inside is not checked. Raises one of MALFORMED.
     """
-    message = _content(frame)
+    message = content_of(frame)
     if is_compressed(memoryview(message)):
         msg = "buffers are compressed inside of a frame"
         raise ValueError(msg)
@@ -113,7 +114,7 @@ def decode_batches(frames: Sequence[bytes], schema: pa.Schema) -> tuple[pa.Table
     are trusted: of those whose metadata is as long, one is asked for its columns, and what is in
     them is checked together. Raises as :func:`decode_batch`.
     """
-    messages = [_content(each).to_pybytes() for each in frames]
+    messages = [content_of(each).to_pybytes() for each in frames]
     for message in {message[:8]: message for message in messages}.values():
         _check_columns(message, schema)
     with pa.ipc.open_stream(b"".join([schema.serialize(), *messages, END_OF_STREAM])) as reader:

@@ -105,7 +105,10 @@ class ChunkTable:
     """
 
     first_row: Int64Array
-    """Row of its region at which each chunk starts."""
+    """Row at which each chunk starts, counted from the first row of its region or part: less than
+    0 where that begins inside of a chunk."""
+    num_rows: Int64Array
+    """Rows of each chunk."""
     offset: Int64Array
     """Byte in the data file at which it starts, a multiple of 8."""
     encoding: npt.NDArray[np.uint8]
@@ -138,11 +141,15 @@ class ChunkTable:
             object.__setattr__(self, name, value)
 
     @staticmethod
-    def of(chunks: Iterable[tuple[int, int, ChunkFrames]]) -> ChunkTable:
-        """Return the table of chunks by first row, offset and frames; there is at least one."""
+    def of(chunks: Iterable[tuple[int, int, ChunkFrames]], num_rows: int) -> ChunkTable:
+        """Return the table of chunks of so many rows, by first row, offset and frames.
+
+        There is at least one.
+        """
         first_row, offset, frames = zip(*chunks, strict=True)
         return ChunkTable(
             np.array(first_row, np.int64),
+            np.array([*first_row[1:], num_rows], np.int64) - np.array(first_row, np.int64),
             np.array(offset, np.int64),
             np.array([chunk.encoding for chunk in frames], np.uint8),
             np.array([len(chunk.length) for chunk in frames], np.int32),
@@ -155,9 +162,38 @@ class ChunkTable:
     def __len__(self) -> int:
         return len(self.offset)
 
-    def first_rows_and_end(self, num_rows: int) -> Int64Array:
-        """Return the row at which each chunk starts, with ``num_rows`` of the region appended."""
-        return np.append(self.first_row, np.int64(num_rows))
+    @property
+    def row_edges(self) -> Int64Array:
+        """Row at which each chunk starts, then that after the last one."""
+        return np.append(self.first_row, self.first_row[-1:] + self.num_rows[-1:])
+
+    def between(self, first: int, end: int, first_row: int = 0) -> ChunkTable:
+        """Return adjacent chunks, whose rows count from ``first_row`` on."""
+        frames = slice(self.first_frame[first], self.first_frame[end])
+        return ChunkTable(
+            self.first_row[first:end] - first_row,
+            self.num_rows[first:end],
+            self.offset[first:end],
+            self.encoding[first:end],
+            self.num_frames[first:end],
+            self.column_frame[first:end],
+            self.column_raw_length[first:end],
+            self.frame_length[frames],
+            self.frame_crc32[frames],
+        )
+
+    @staticmethod
+    def joined(tables: Sequence[ChunkTable]) -> ChunkTable:
+        """Return the chunks of tables of one file and region, one behind the other."""
+        arrays = [table.arrays() for table in tables]
+        return ChunkTable(
+            **{name: np.concatenate([each[name] for each in arrays]) for name in arrays[0]}
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that it takes, about."""
+        return sum(values.nbytes for values in self.arrays().values())
 
     def frames(self, chunk: int) -> ChunkFrames:
         """Return the frames of a chunk."""

@@ -8,15 +8,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from arrow_format.format.chunk_table import ChunkTable
+
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
     import numpy.typing as npt
 
-    from arrow_format.format.chunk_table import ChunkTable
     from arrow_format.model import Int32Array, Int64Array
+
+MAX_REGION_ROWS = (1 << 31) - 1
+"""Row offsets of a region are 32-bit."""
 
 _BLOCK = 256
 """Numbers between two sums that :class:`PrefixSums` holds."""
@@ -87,9 +94,11 @@ class PrefixSums:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """One flush of the sort buffer, its rows ordered by rank.
+    """One flush of the sort buffer, its rows ordered by rank; or a part of one.
 
-    The rank is ``(subpartition - first_subpartition) mod num_subpartitions``.
+    The rank is ``(subpartition - first_subpartition) mod num_subpartitions``. A part is rows of a
+    region, one behind the other, whose subpartitions ascend from ``first_subpartition`` on: the
+    same arithmetic holds, and nothing wraps.
 
     Source: FLIP-148, "data region"; the rotation is Flink's ``subpartitionOrder``.
     """
@@ -103,6 +112,16 @@ class Region:
     rank_rows: PrefixSums
     """Rows of each listed rank, 0 only where all are listed; empty for a broadcast region."""
     chunks: ChunkTable
+    number: int = 0
+    """Its number in the file."""
+    first_row: int = 0
+    """Of a part of a region: the row of the region at which it begins."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that it takes, about."""
+        gaps = 0 if self.rank_gaps is None else self.rank_gaps.values.nbytes
+        return gaps + self.rank_rows.values.nbytes + self.chunks.nbytes
 
     @property
     def raw_length(self) -> int:
@@ -143,9 +162,19 @@ class Region:
 
     def chunk_rows(self, chunk: int) -> tuple[int, int]:
         """Return the rows ``[first, end)`` of the region that a chunk has."""
+        start = int(self.chunks.first_row[chunk])
+        return start, start + int(self.chunks.num_rows[chunk])
+
+    def chunk_extent(self, first: int, end: int) -> tuple[int, int]:
+        """Return the range of chunks that have rows ``[first, end)``, which are not none."""
         starts = self.chunks.first_row
-        end = int(starts[chunk + 1]) if chunk + 1 < len(starts) else self.num_rows
-        return int(starts[chunk]), end
+        head = int(np.searchsorted(starts, first, side="right")) - 1
+        return head, int(np.searchsorted(starts, end, side="left"))
+
+    @property
+    def subpartitions(self) -> Int64Array:
+        """Subpartitions of a part, ascending."""
+        return self.first_subpartition + self._ranks(0, len(self.rank_rows))
 
     def row_extents(
         self, first: int, end: int, num_subpartitions: int
@@ -184,3 +213,131 @@ class Region:
             return all_ids, np.full(num_subpartitions, self.num_rows, np.int64)
         ids = (self._ranks(0, len(self.rank_rows)) + self.first_subpartition) % num_subpartitions
         return ids, self.rank_rows.values.astype(np.int64)
+
+
+def region_of(
+    kind: RegionKind,
+    first_subpartition: int,
+    ranks: Int32Array | Int64Array,
+    rank_rows: Int32Array | Int64Array,
+    chunks: ChunkTable,
+    num_subpartitions: int,
+    number: int = 0,
+) -> Region:
+    """Return a region with rows of some ranks, ascending; it lists all when that is smaller."""
+    num_rows = int(rank_rows.sum(dtype=np.int64))
+    gaps = None
+    if kind is RegionKind.BROADCAST:
+        rank_rows = rank_rows[:0]
+    elif 2 * len(ranks) >= num_subpartitions:
+        all_rows = np.zeros(num_subpartitions, np.int32)
+        all_rows[ranks] = rank_rows
+        rank_rows = all_rows
+    else:
+        gaps = PrefixSums.of(np.diff(ranks, prepend=-1))
+    rows = PrefixSums.of(rank_rows)
+    return Region(kind, num_rows, first_subpartition, gaps, rows, chunks, number)
+
+
+def parts_of(region: Region, first: int, end: int, num_subpartitions: int) -> Iterator[Region]:
+    """Yield the parts of a whole region with rows of subpartitions ``[first, end)``.
+
+    There are two where its subpartitions wrap inside of the range. A part of a broadcast region is
+    all of it.
+    """
+    if region.kind is RegionKind.BROADCAST:
+        yield region
+        return
+    for start, stop in region.row_extents(first, end, num_subpartitions):
+        ranks, edges = region.ranks_of_rows(start, stop)
+        rows = np.diff(edges)
+        present = np.flatnonzero(rows)
+        ids = (ranks[present] + region.first_subpartition) % num_subpartitions
+        yield Region(
+            region.kind,
+            stop - start,
+            first,
+            PrefixSums.of(np.diff(ids, prepend=first - 1)),
+            PrefixSums.of(rows[present]),
+            region.chunks.between(*region.chunk_extent(start, stop), start),
+            region.number,
+            start,
+        )
+
+
+def joined_parts(parts: Iterable[Region]) -> list[Region]:
+    """Return parts of some blocks, by region and first row, joined where one goes on in the next.
+
+    A chunk at the border of two blocks, which both have, is in the joined part once. So is a
+    broadcast region that several blocks have.
+    """
+    runs: list[list[Region]] = []
+    for part in sorted(parts, key=attrgetter("number", "first_row")):
+        last = runs[-1][-1] if runs else None
+        if last is None or last.number != part.number:
+            runs.append([part])
+        elif part.kind is RegionKind.BROADCAST and last.kind is part.kind:
+            continue
+        elif _goes_on(last, part):
+            runs[-1].append(part)
+        else:
+            runs.append([part])
+    return [_joined(run) for run in runs]
+
+
+def _goes_on(before: Region, after: Region) -> bool:
+    return (
+        before.kind is after.kind
+        and before.rank_gaps is not None
+        and after.rank_gaps is not None
+        and before.first_row + before.num_rows == after.first_row
+        and before.first_subpartition + before.rank_gaps.total
+        < after.first_subpartition + int(after.rank_gaps.values[0])
+    )
+
+
+def _joined(run: Sequence[Region]) -> Region:
+    first = run[0]
+    if len(run) == 1:
+        return first
+    tables = [first.chunks]
+    for part in run[1:]:
+        shared = int(part.chunks.offset[0] == tables[-1].offset[-1])
+        if shared < len(part.chunks):
+            before = first.first_row - part.first_row
+            tables.append(part.chunks.between(shared, len(part.chunks), before))
+    ids = np.concatenate([part.subpartitions for part in run])
+    rows = np.concatenate([part.rank_rows.values for part in run])
+    return Region(
+        first.kind,
+        sum(part.num_rows for part in run),
+        first.first_subpartition,
+        PrefixSums.of(np.diff(ids, prepend=first.first_subpartition - 1)),
+        PrefixSums.of(rows),
+        ChunkTable.joined(tables),
+        first.number,
+        first.first_row,
+    )
+
+
+def whole_region(parts: Sequence[Region], num_subpartitions: int) -> Region | None:
+    """Return the region that all of its joined parts make; None where they make none.
+
+    It begins at the subpartition of its first row if its subpartitions wrap, else at 0.
+    """
+    if parts[0].kind is RegionKind.BROADCAST:
+        return parts[0] if len(parts) == 1 else None
+    tables = [part.chunks.between(0, len(part.chunks), -part.first_row) for part in parts]
+    chunks = tables[0] if len(tables) == 1 else ChunkTable.joined(tables)
+    ids = np.concatenate([part.subpartitions for part in parts])
+    rows = np.concatenate([part.rank_rows.values for part in parts])
+    first = int(ids[0]) if len(parts) > 1 else 0
+    ranks = (ids - first) % num_subpartitions
+    if (
+        np.any(np.diff(ranks) <= 0)
+        or chunks.first_row[0] != 0
+        or np.any(chunks.first_row[1:] != (chunks.first_row + chunks.num_rows)[:-1])
+        or int(chunks.row_edges[-1]) != int(rows.sum(dtype=np.int64))
+    ):
+        return None
+    return region_of(parts[0].kind, first, ranks, rows, chunks, num_subpartitions, parts[0].number)

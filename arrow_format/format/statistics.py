@@ -17,7 +17,7 @@ from pyarrow import types as pt
 
 from arrow_format.arrays.buffers import boolean_values, to_arrow
 from arrow_format.arrays.row_fit import cast_exactly
-from arrow_format.arrays.selection import keep
+from arrow_format.arrays.selection import keep, take
 from arrow_format.arrays.stored_types import ORDERED_TYPES, missing_column
 from arrow_format.errors import SchemaError
 
@@ -90,6 +90,16 @@ class ColumnStatistics:
         return ColumnStatistics(
             keep(self.minimum, to_arrow(units)),
             keep(self.maximum, to_arrow(units)),
+            self.null_count[units],
+            self.num_rows[units],
+        )
+
+    def take(self, units: Int64Array) -> ColumnStatistics:
+        """Return those of some units, in their order."""
+        rows = to_arrow(units)
+        return ColumnStatistics(
+            take(self.minimum, rows),
+            take(self.maximum, rows),
             self.null_count[units],
             self.num_rows[units],
         )

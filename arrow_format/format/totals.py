@@ -85,7 +85,7 @@ def subpartition_arrow_bytes(
 def _bytes_before(region: Region, edges: Int64Array, chunk_bytes: Int64Array) -> Int64Array:
     """Chunk bytes of the rows before each edge, rounded down."""
     chunks = region.chunks
-    starts = chunks.first_rows_and_end(region.num_rows)
+    starts = chunks.row_edges
     total = np.concatenate([[0], np.cumsum(chunk_bytes)])
     chunk = np.minimum(np.searchsorted(starts, edges, side="right") - 1, len(chunks) - 1)
     inside = (edges - starts[chunk]) * chunk_bytes[chunk] // np.diff(starts)[chunk]

@@ -49,7 +49,8 @@ if TYPE_CHECKING:
 _NO_PATH = r"[^\w\-./]|(^|/)\.{0,2}(/|$)"
 """In RE2 ``\\w`` is a letter, digit or underscore of ASCII."""
 _NUMBERS = (
-    "num_rows", "num_regions", "data_bytes", "raw_bytes", "index_bytes", "index_crc32",
+    "num_rows", "num_regions", "data_bytes", "raw_bytes", "index_bytes", "directory_bytes",
+    "directory_crc32",
     "num_broadcast_rows", "first_subpartition", "end_subpartition",
 )  # fmt: skip
 

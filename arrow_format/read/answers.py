@@ -16,7 +16,7 @@ from arrow_format.errors import SchemaError
 from arrow_format.format.regions import RegionKind
 from arrow_format.format.statistics import ColumnStatistics, has_statistics
 from arrow_format.keys.column_statistics import combined, statistics_of_rows
-from arrow_format.read.partitioned_file import PartitionedFileReader, chunk_rows
+from arrow_format.read.partitioned_file import IndexPart, chunk_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -115,7 +115,7 @@ def _read_on(
     def undecided() -> Iterator[tuple[ChunkReader, list[ChunkRead]]]:
         for source, planned in reader.planned(files):
             index = source.index
-            assert isinstance(index, PartitionedFileReader)  # since it was committed
+            assert isinstance(index, IndexPart)  # since it was committed
             rows = chunk_rows(index.regions)
             asked = [*names, *(() if where is None else where.columns)]
             statistics = index.chunk_statistics(asked, schema)
@@ -124,13 +124,13 @@ def _read_on(
             counted = np.zeros(len(rows), np.bool_)
             left = []
             for chunk in planned:
-                number = first_chunk[chunk.region] + chunk.chunk
+                number = first_chunk[chunk.part] + chunk.chunk
                 num_rows = chunk.end_row - chunk.first_row
                 if not is_known[number] or (names and num_rows < rows[number]):
                     left.append(chunk)
                     continue
                 counted[number] = True
-                is_broadcast = index.regions[chunk.region].kind is RegionKind.BROADCAST
+                is_broadcast = index.regions[chunk.part].kind is RegionKind.BROADCAST
                 found.num_rows += num_rows * (num_subpartitions if is_broadcast else 1)
             found.add(0, _among(statistics, names, counted))
             if left:

@@ -21,6 +21,7 @@ from arrow_format.format.chunk_codec import EncodedChunk, batch_of, check_frame
 from arrow_format.format.chunk_table import Encoding
 from arrow_format.format.regions import RegionKind
 from arrow_format.read.buffer_pool import ReadBufferPool
+from arrow_format.read.partitioned_file import IndexPart
 from arrow_format.read.plan import ChunkRead, plan_chunks
 from arrow_format.read.scheduler import ADVICE, ReadScheduler
 
@@ -62,7 +63,7 @@ class ChunkReader:
 
     def __init__(
         self,
-        index: PartitionedFileReader | UnfinishedFile,
+        index: PartitionedFileReader | IndexPart | UnfinishedFile,
         decoder: ChunkDecoder,
         *,
         read_ahead_bytes: int = READ_AHEAD_BYTES,
@@ -129,22 +130,22 @@ class ChunkReader:
             raise type(error)(msg) from error
 
     def _frames(self, chunk: ChunkRead) -> ChunkFrames:
-        return self.index.regions[chunk.region].chunks.frames(chunk.chunk)
+        return self.index.regions[chunk.part].chunks.frames(chunk.chunk)
 
     def _num_rows(self, chunk: ChunkRead) -> int:
-        start, stop = self.index.regions[chunk.region].chunk_rows(chunk.chunk)
+        start, stop = self.index.regions[chunk.part].chunk_rows(chunk.chunk)
         return stop - start
 
     def raw_bytes(self, chunk: ChunkRead) -> int:
         """Estimate the bytes in Arrow of all rows of a chunk."""
-        region, file = self.index.regions[chunk.region], self.index.file
+        region, file = self.index.regions[chunk.part], self.index.file
         start, stop = region.chunk_rows(chunk.chunk)
         row_bytes = file.raw_bytes / max(file.num_rows, 1) + self.added_row_bytes
         return max(int((stop - start) * row_bytes), int(region.chunks.raw_length[chunk.chunk]))
 
     def is_plain(self, chunk: ChunkRead) -> bool:
         """Whether a chunk is a plain Arrow message, whose columns may be views of what was read."""
-        return int(self.index.regions[chunk.region].chunks.encoding[chunk.chunk]) == Encoding.IPC
+        return int(self.index.regions[chunk.part].chunks.encoding[chunk.chunk]) == Encoding.IPC
 
     def rows_of(
         self,
@@ -208,7 +209,7 @@ class ChunkReader:
 
         ``rows`` are their positions among the rows that are wanted of it; all of these when None.
         """
-        region = self.index.regions[chunk.region]
+        region = self.index.regions[chunk.part]
         if region.kind is RegionKind.BROADCAST and end - first > 1:
             for subpartition in range(first, end):
                 yield Rows(wanted, np.full(wanted.num_rows, subpartition, np.int32))
@@ -300,6 +301,13 @@ class ChunkReader:
         regions = self.index.regions[first_region:end_region]
         return plan_chunks(regions, first, n if end is None else end, n, first_region=first_region)
 
+    def every(self, first: int, end: int) -> Iterator[ChunkRead]:
+        """Yield all chunks of a finished file that have rows of subpartitions ``[first, end)``."""
+        index = self.index
+        if isinstance(index, IndexPart):
+            index = index.reader.of_ranges([(first, end)])
+        return plan_chunks(index.regions, first, end, index.metadata.num_subpartitions)
+
     def _fetch(self, plan: Iterable[ChunkRead]) -> Iterator[tuple[ChunkRead, pa.Buffer]]:
         pool = ReadBufferPool(self._read_ahead_bytes)
         yield from ReadScheduler(pool, read_ahead=False).fetch(self, plan)
@@ -316,7 +324,7 @@ class ChunkReader:
         return f"{where}, wanted for {self._wanted}" if self._wanted else where
 
 
-def _gaps(index: PartitionedFileReader | UnfinishedFile) -> Iterator[tuple[int, int]]:
+def _gaps(index: PartitionedFileReader | IndexPart | UnfinishedFile) -> Iterator[tuple[int, int]]:
     """Ranges ``(offset, length)`` of a data file that belong to no chunk, in file order."""
     end = 0
     for region in index.regions:

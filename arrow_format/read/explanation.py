@@ -73,9 +73,9 @@ class Counts:
         self.files: NDArray[np.bool_] = np.zeros(num_files, np.bool_)
         """Whether each file, in reading order, has a chunk to read."""
         self.regions: set[tuple[int, int]] = set()
-        self.chunks: dict[tuple[int, int, int], int] = {}
-        """Bytes by file, region and number."""
-        self.of_opened: set[tuple[int, int, int]] = set()
+        self.chunks: dict[tuple[int, int], int] = {}
+        """Bytes by file and offset."""
+        self.of_opened: set[tuple[int, int]] = set()
         """The same of all that would be read of the files opened."""
 
     def planned(
@@ -86,9 +86,9 @@ class Counts:
             chunks, file = list(planned), source.order
             self.files[file] |= bool(chunks)
             self.regions |= {(file, chunk.region) for chunk in chunks}
-            self.chunks |= {(file, chunk.region, chunk.chunk): chunk.length for chunk in chunks}
-            every = source.plan(0, len(source.index.regions), reader.first, reader.end)
-            self.of_opened |= {(file, chunk.region, chunk.chunk) for chunk in every}
+            self.chunks |= {(file, chunk.offset): chunk.length for chunk in chunks}
+            every = source.every(reader.first, reader.end)
+            self.of_opened |= {(file, chunk.offset) for chunk in every}
             yield source, chunks
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from functools import partial
-from typing import TYPE_CHECKING
+from operator import methodcaller
+from typing import TYPE_CHECKING, TypeVar
 
 from arrow_format.arrays.column_ids import Columns, inside_is_alike, names_in, problem_of_ids
 from arrow_format.arrays.schema_evolution import can_read_as, shared_columns
@@ -16,80 +17,120 @@ from arrow_format.read.scheduler import ADVICE
 from arrow_format.storage.local_dirs import ReadRoots
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import pyarrow as pa
 
     from arrow_format.keys.sort_keys import SortBy
     from arrow_format.log.entry import LogEntry
     from arrow_format.model import MapOutput, PartitionedFile
+    from arrow_format.read.partitioned_file import IndexPart
     from arrow_format.storage.open import Storage
 
 CACHE_BYTES = 32 << 20
 
 
 class IndexCache:
-    """Opens and verifies indexes and keeps the most recently used. Safe to share between threads.
+    """Opens and verifies indexes, as far as they are needed, and keeps those used most recently.
 
-    It keeps at most ``max_bytes`` of index files, and the last one whatever its size. An index that
-    is missing, damaged, or of another map output or schema raises CorruptShuffleError, one of a
-    newer version FormatVersionError.
+    Safe to share between threads. It keeps at most ``max_bytes`` of blocks and directories, and the
+    last index whatever its size. An index that is missing, damaged, or of another map output or
+    schema raises CorruptShuffleError, one of a newer version FormatVersionError.
     """
 
     def __init__(self, storage: Storage, max_bytes: int = CACHE_BYTES) -> None:
         self.roots = ReadRoots(storage)
         self._max_bytes = max_bytes
-        self._kept: OrderedDict[tuple[str, str], PartitionedFileReader] = OrderedDict()
-        """By storage and path; most recently used last."""
+        self._kept: OrderedDict[tuple[str, str], tuple[PartitionedFileReader, int]] = OrderedDict()
+        """With the bytes of each, by storage and path; most recently used last."""
         self._kept_bytes = 0
         self._lock = threading.Lock()
 
     def index_of(
         self, version: LogEntry, output: MapOutput, file: PartitionedFile
     ) -> PartitionedFileReader:
-        """Return the verified index of a file of a version, given the version's newest entry."""
+        """Return the whole index of a file of a version, given the version's newest entry."""
+        return self._opened(version, output, file, PartitionedFileReader.load)
+
+    def _opened(
+        self,
+        version: LogEntry,
+        output: MapOutput,
+        file: PartitionedFile,
+        load: Callable[[PartitionedFileReader], Loaded],
+    ) -> Loaded:
+        """Return what is loaded of an index."""
         storage = self.roots.storage_of(file, output.job_id)
         key = storage.root, file.path
         with self._lock:
             kept = self._kept.get(key)
-            if kept is not None:
-                self._kept.move_to_end(key)
-                return kept
         try:
-            reader = PartitionedFileReader(storage, file)
+            reader = PartitionedFileReader(storage, file) if kept is None else kept[0]
+            if kept is None:
+                if output.column_ids:  # none are given before the commit: names are the version's
+                    _name_columns(reader, version, output)
+                _check_identity(reader, version, output)
+            loaded = load(reader)
         except (CorruptShuffleError, FormatVersionError) as error:
             msg = f"{error} (index of map task {output.map_task}, attempt {output.attempt})"
             if isinstance(error, CorruptShuffleError):  # copies of a newer version do not help
                 msg = f"{msg}. {ADVICE}"
             raise type(error)(msg) from error
-        if output.column_ids:  # none are given before the commit, when names are the version's
-            _name_columns(reader, version, output)
-        _check_identity(reader, version, output)
+        num_bytes = reader.num_bytes
         with self._lock:
-            if key not in self._kept:
-                self._kept[key] = reader
-                self._kept_bytes += file.index_bytes
+            _, before = self._kept.pop(key, (reader, 0))
+            self._kept[key] = reader, num_bytes
+            self._kept_bytes += num_bytes - before
             while self._kept_bytes > self._max_bytes and len(self._kept) > 1:
-                _, dropped = self._kept.popitem(last=False)
-                self._kept_bytes -= dropped.file.index_bytes
-        return reader
+                _, (_, dropped) = self._kept.popitem(last=False)
+                self._kept_bytes -= dropped
+        return loaded
 
     def indexes_of(
         self, version: LogEntry, files: Iterable[tuple[MapOutput, PartitionedFile]]
     ) -> Iterator[PartitionedFileReader]:
-        """Yield the verified index of each file, in their order.
+        """Yield the whole index of each file, in their order.
 
         Where each costs a round trip, some are loaded concurrently, at most as many as are kept.
         """
+        return self._all(
+            version, ((output, file, PartitionedFileReader.load) for output, file in files)
+        )
+
+    def parts_of(
+        self,
+        version: LogEntry,
+        files: Iterable[tuple[MapOutput, PartitionedFile, Sequence[tuple[int, int]]]],
+        columns: Sequence[str] = (),
+    ) -> Iterator[IndexPart]:
+        """Yield what the index of each file says of ranges of subpartitions, in their order.
+
+        As :meth:`indexes_of`; see :meth:`PartitionedFileReader.of_ranges`.
+        """
+        return self._all(
+            version,
+            (
+                (output, file, methodcaller("of_ranges", ranges, columns))
+                for output, file, ranges in files
+            ),
+        )
+
+    def _all(
+        self,
+        version: LogEntry,
+        files: Iterable[
+            tuple[MapOutput, PartitionedFile, Callable[[PartitionedFileReader], Loaded]]
+        ],
+    ) -> Iterator[Loaded]:
         max_requests = self.roots.storage.max_requests
-        window: list[Callable[[], PartitionedFileReader]] = []
+        window: list[Callable[[], Loaded]] = []
         num_bytes = 0
-        for output, file in files:
+        for output, file, load in files:
             num_bytes += file.index_bytes
             if window and (len(window) == max_requests or num_bytes > self._max_bytes):
                 yield from run_concurrently(window, max_requests)
                 window, num_bytes = [], file.index_bytes
-            window.append(partial(self.index_of, version, output, file))
+            window.append(partial(self._opened, version, output, file, load))
         yield from run_concurrently(window, max_requests)
 
 
@@ -106,6 +147,10 @@ def _name_columns(reader: PartitionedFileReader, version: LogEntry, output: MapO
         )
         raise CorruptShuffleError(msg)
     reader.rename_columns(names_in(stored, columns))
+
+
+Loaded = TypeVar("Loaded")
+"""What a caller wants of an index."""
 
 
 def _check_identity(reader: PartitionedFileReader, version: LogEntry, output: MapOutput) -> None:

@@ -67,7 +67,7 @@ def search(
         for source, chunk, stored in fetched:
             batch = source.decode(chunk, stored)
             del stored
-            region = source.index.regions[chunk.region]
+            region = source.index.regions[chunk.part]
             ids = None
             if source.index.file.placed:
                 n = source.index.metadata.num_subpartitions
@@ -103,7 +103,7 @@ def _chunks_to_search(
         for chunk in np.flatnonzero(is_searched).tolist():
             start, stop = region.chunk_rows(chunk)
             offset, length = int(table.offset[chunk]), int(table.length[chunk])
-            yield ChunkRead(number, chunk, 0, stop - start, offset, length)
+            yield ChunkRead(number, chunk, 0, stop - start, offset, length, number)
 
 
 def _holds_wanted(region: Region, wanted: NDArray[np.bool_]) -> NDArray[np.bool_]:

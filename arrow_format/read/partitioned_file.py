@@ -1,33 +1,44 @@
 """Reads the index of a partitioned file and checks that it is the one that was committed.
 
-Alone so that reading never loads the writer, which is :mod:`arrow_format.write.partitioned_file`.
-Source: FLIP-148, ``PartitionedFileReader``.
+The directory first, then the blocks of the subpartitions that are wanted. Alone so that reading
+never loads the writer, which is :mod:`arrow_format.write.partitioned_file`.
+Source: FLIP-148, ``PartitionedFileReader``, ``getIndexEntry``.
 """
 
 from __future__ import annotations
 
-import zlib
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from arrow_format.arrays.column_ids import renamed
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
 from arrow_format.format.chunk_table import Encoding
-from arrow_format.format.index_file import decode_index, statistics_section
-from arrow_format.format.regions import Region, RegionKind
+from arrow_format.format.index_blocks import decode_block
+from arrow_format.format.index_file import (
+    TAIL_BYTES,
+    check_other,
+    check_part,
+    decode_directory,
+    whole_regions,
+)
+from arrow_format.format.regions import Region, RegionKind, joined_parts
 from arrow_format.format.statistics import ColumnStatistics
 from arrow_format.format.statistics_section import decode_section
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
     from arrow_format.model import Int64Array, PartitionedFile, PartitionedFileMetadata
     from arrow_format.options import Codec
     from arrow_format.storage.open import Storage
+
+SMALL_BYTES = 64 << 10
+"""An index of this many bytes is read in one request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,91 +58,58 @@ def broadcast_rows(regions: Iterable[Region]) -> int:
     return sum(region.num_rows for region in regions if region.kind is RegionKind.BROADCAST)
 
 
-class PartitionedFileReader:
-    """The verified index of one partitioned file.
+class _Block(NamedTuple):
+    parts: tuple[Region, ...]
+    section: memoryview | None
+    """Its statistics as they are stored; None where they were not read."""
+    num_bytes: int
 
-    Parameters
-    ----------
-    storage
-        Storage that holds the file.
-    file
-        The file as its map status or log entry describes it.
 
-    Raises
-    ------
-    CorruptShuffleError
-        The index is missing, damaged, or not the one that was committed.
-    FormatVersionError
-        A newer version wrote it.
-    """
+class IndexPart:
+    """What some blocks of an index say: the rows of some subpartitions, and perhaps of others."""
 
-    def __init__(self, storage: Storage, file: PartitionedFile) -> None:
-        self.storage = storage
-        self.file = file
-        index = storage.read(file.index_path, num_bytes=file.index_bytes)
-        where = f"{storage.root}/{file.index_path}"
-        try:
-            self.metadata, self.regions = decode_index(index)
-        except (CorruptShuffleError, FormatVersionError) as error:
-            msg = f"{where}: {error}"
-            raise type(error)(msg) from error
-        actual = (
-            zlib.crc32(index),
-            self.metadata.data_bytes,
-            len(self.regions),
-            sum(region.num_rows for region in self.regions),
-            broadcast_rows(self.regions),
-        )
-        committed = (
-            file.index_crc32,
-            file.data_bytes,
-            file.num_regions,
-            file.num_rows,
-            file.num_broadcast_rows,
-        )
-        if actual != committed:
-            msg = f"{where}: is not the index that was committed; it was replaced afterwards"
-            raise CorruptShuffleError(msg)
-        self._section = statistics_section(index)
+    def __init__(self, reader: PartitionedFileReader, numbers: tuple[int, ...]) -> None:
+        self.reader = reader
+        self.storage = reader.storage
+        self.file = reader.file
+        self.metadata = reader.metadata
+        self._numbers = numbers
+        blocks = reader._open(numbers)
+        self.regions = tuple(joined_parts(part for block in blocks for part in block.parts))
+        """Parts of regions, by region and row; adjacent ones are joined."""
         self._statistics: Mapping[str, ColumnStatistics] | None = None
-
-    def rename_columns(self, names: Mapping[str, str]) -> None:
-        """Call the columns other names, wherever this file's metadata name one."""
-        metadata = self.metadata
-        self.metadata = replace(
-            metadata,
-            data_schema=renamed(metadata.data_schema, names),
-            sort_by=tuple((names.get(name, name), order) for name, order in metadata.sort_by),
-            statistics=tuple(names.get(name, name) for name in metadata.statistics),
-        )
-
-    @property
-    def codec(self) -> Codec:
-        """``none`` where all chunks are plain Arrow messages, as an Arrow IPC file has them."""
-        is_plain = all((region.chunks.encoding == Encoding.IPC).all() for region in self.regions)
-        return "none" if is_plain else "zstd"
 
     @property
     def statistics(self) -> Mapping[str, ColumnStatistics]:
-        """Of all chunks in file order, as they are stored; decoded when they are first needed.
+        """Of the chunks of all regions, in their order, as they are stored; decoded when needed.
 
         Raises CorruptShuffleError where they cannot be those of this file.
         """
         if self._statistics is None:  # several threads may do this: they make equal ones
             names, schema = self.metadata.statistics, self.metadata.data_schema
-            try:
-                self._statistics = decode_section(
-                    self._section, names, schema, chunk_rows(self.regions)
-                )
-            except CorruptShuffleError as error:
-                msg = f"{self.storage.root}/{self.file.index_path}: {error}"
-                raise CorruptShuffleError(msg) from error
+            offsets, known = [np.empty(0, np.int64)], []
+            for block in self.reader._open(self._numbers, with_statistics=True):
+                offsets += [part.chunks.offset for part in block.parts]
+                with self.reader.located():
+                    known.append(
+                        decode_section(
+                            block.section or memoryview(b""), names, schema, chunk_rows(block.parts)
+                        )
+                    )
+            stored = np.concatenate(offsets)
+            wanted = np.concatenate([offsets[0], *(part.chunks.offset for part in self.regions)])
+            order = np.argsort(stored, kind="stable")
+            rows = order[np.searchsorted(stored, wanted, sorter=order)]
+            self._statistics = {
+                name: ColumnStatistics.joined([each[name] for each in known]).take(rows)
+                for name in (names if known else ())
+            }
         return self._statistics
 
     def chunk_statistics(
         self, names: Iterable[str], schema: pa.Schema
     ) -> dict[str, ColumnStatistics]:
-        """Return what is known of columns in each chunk, in file order; others are left out.
+        """Return what is known of columns in each chunk of all regions; others are left out.
 
         Parameters
         ----------
@@ -157,7 +135,226 @@ class PartitionedFileReader:
         return columns
 
 
-def chunk_rows(regions: Sequence[Region]) -> Int64Array:
+class PartitionedFileReader:
+    """The index of one partitioned file, verified as far as it is read.
+
+    Parameters
+    ----------
+    storage
+        Storage that holds the file.
+    file
+        The file as its map status or log entry describes it.
+
+    Raises
+    ------
+    CorruptShuffleError
+        The index is missing, damaged, or not the one that was committed.
+    FormatVersionError
+        A newer version wrote it.
+    """
+
+    def __init__(self, storage: Storage, file: PartitionedFile) -> None:
+        self.storage = storage
+        self.file = file
+        self._file_bytes: bytes | None = None
+        self._blocks: dict[int, _Block] = {}
+        self._last: tuple[tuple[int, ...], IndexPart] | None = None
+        self._regions: tuple[Region, ...] | None = None
+        start = file.index_bytes - TAIL_BYTES - file.directory_bytes
+        if file.index_bytes <= SMALL_BYTES or start < 0:
+            self._file_bytes = storage.read(file.index_path, num_bytes=file.index_bytes)
+        with self.located():
+            (stored,) = self._read([(max(start, 0), file.directory_bytes)])
+            self.directory = decode_directory(
+                check_part(stored, file.directory_crc32, "the directory of the index")
+            )
+        self.metadata = self.directory.metadata
+        self.check_data_bytes()
+
+    def check_data_bytes(self) -> None:
+        """Raise CorruptShuffleError where the index is of a data file of another length."""
+        if self.metadata.data_bytes != self.file.data_bytes:
+            raise self._not_committed()
+
+    def rename_columns(self, names: Mapping[str, str]) -> None:
+        """Call the columns other names, wherever this file's metadata name one."""
+        metadata = self.metadata
+        self.metadata = replace(
+            metadata,
+            data_schema=renamed(metadata.data_schema, names),
+            sort_by=tuple((names.get(name, name), order) for name, order in metadata.sort_by),
+            statistics=tuple(names.get(name, name) for name in metadata.statistics),
+        )
+
+    def _not_committed(self) -> CorruptShuffleError:
+        return CorruptShuffleError(
+            f"{self._where}: is not the index that was committed; it was replaced afterwards"
+        )
+
+    @property
+    def _where(self) -> str:
+        return f"{self.storage.root}/{self.file.index_path}"
+
+    @contextmanager
+    def located(self) -> Iterator[None]:
+        """Add to errors of the block which index they are about."""
+        try:
+            yield
+        except (CorruptShuffleError, FormatVersionError) as error:
+            msg = str(error) if self._where in str(error) else f"{self._where}: {error}"
+            raise type(error)(msg) from error
+
+    def _read(self, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
+        whole = self._file_bytes
+        if whole is not None:
+            return [memoryview(whole)[start : start + length] for start, length in ranges]
+        found = self.storage.get_ranges(self.file.index_path, ranges)
+        return [memoryview(buffer) for buffer in found]
+
+    def _open(self, numbers: Sequence[int], *, with_statistics: bool = False) -> list[_Block]:
+        """Return blocks, and read those that are not there, adjacent ones together."""
+        missing = [
+            number
+            for number in numbers
+            if (block := self._blocks.get(number)) is None
+            or (with_statistics and block.section is None)
+        ]
+        if missing:
+            places = [self.directory.blocks[number] for number in missing]
+            ranges = [place.ranges[0] for place in places]
+            if with_statistics:
+                ranges += [place.ranges[1] for place in places]
+            with self.located():
+                found = self._read_adjacent(ranges)
+                stored, sections = found[: len(places)], found[len(places) :]
+                for i, (number, place) in enumerate(zip(missing, places, strict=True)):
+                    check_part(stored[i], place.crc32, "a block of the index")
+                    parts = decode_block(
+                        stored[i],
+                        place.first,
+                        place.end,
+                        num_columns=len(self.metadata.data_schema),
+                        data_bytes=self.metadata.data_bytes,
+                    )
+                    num_bytes, section = sum(part.nbytes for part in parts), None
+                    if with_statistics:
+                        section = check_part(sections[i], place.statistics_crc32, "statistics")
+                        num_bytes += len(section)
+                    self._blocks[number] = _Block(parts, section, num_bytes)
+        return [self._blocks[number] for number in numbers]
+
+    def _read_adjacent(self, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
+        """Read ranges, of which those that are adjacent are read together."""
+        joined: list[tuple[int, int]] = []
+        at = []
+        for start, length in ranges:
+            if joined and sum(joined[-1]) == start:
+                at.append((len(joined) - 1, joined[-1][1], length))
+                joined[-1] = (joined[-1][0], joined[-1][1] + length)
+            else:
+                at.append((len(joined), 0, length))
+                joined.append((start, length))
+        wanted = [place for place in joined if place[1]]
+        found = dict(zip(wanted, self._read(wanted), strict=True))
+        return [
+            found[joined[i]][start : start + length] if length else memoryview(b"")
+            for i, start, length in at
+        ]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of memory that it keeps, about."""
+        blocks = sum(block.num_bytes for block in list(self._blocks.values()))
+        return self.file.directory_bytes + blocks + len(self._file_bytes or b"")
+
+    def forget(self) -> None:
+        """Keep nothing but the directory."""
+        self._file_bytes = self._last = self._regions = None
+        self._blocks = {}
+
+    def of_ranges(
+        self, ranges: Iterable[tuple[int, int]], columns: Iterable[str] = ()
+    ) -> IndexPart:
+        """Return what the index says of ranges of subpartitions ``[first, end)``.
+
+        Parameters
+        ----------
+        ranges
+            Without a subpartition in common, in any order.
+        columns
+            Of these, statistics are read with the same requests, if the index has any.
+
+        Raises
+        ------
+        CorruptShuffleError
+            A block is missing or damaged.
+        FormatVersionError
+            A newer version wrote it.
+        """
+        of_block = np.array([(b.first, b.end) for b in self.directory.blocks], np.int64)
+        edges = np.array(sorted(ranges), np.int64).reshape(-1, 2)
+        first, end = of_block.reshape(-1, 2).T
+        # Some of the ascending ranges begins before the block ends, and ends after it begins.
+        begun = np.searchsorted(edges[:, 0], end)
+        ended = np.searchsorted(edges[:, 1], first, side="right")
+        numbers = tuple(np.flatnonzero(begun > ended).tolist())
+        if self._last is not None and self._last[0] == numbers:
+            part = self._last[1]
+        else:
+            has_any = not set(columns).isdisjoint(self.metadata.statistics)
+            self._open(numbers, with_statistics=has_any)
+            part = IndexPart(self, numbers)
+            self._last = numbers, part
+        if len(numbers) < len(self.directory.blocks):
+            self._file_bytes = None
+        return part
+
+    def load(self) -> PartitionedFileReader:
+        """Read all blocks that were not read yet, and return the reader."""
+        self.regions  # noqa: B018
+        return self
+
+    @property
+    def _whole(self) -> IndexPart:
+        return self.of_ranges([(0, self.metadata.num_subpartitions)])
+
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        """All regions, whole, in file order; of all blocks. Raises as :meth:`of_ranges`."""
+        if self._regions is None:
+            with self.located():
+                regions = whole_regions(self._whole.regions, self.metadata)
+            file = self.file
+            if (len(regions), sum(r.num_rows for r in regions), broadcast_rows(regions)) != (
+                file.num_regions,
+                file.num_rows,
+                file.num_broadcast_rows,
+            ):
+                raise self._not_committed()
+            self._regions = regions
+        return self._regions
+
+    @property
+    def statistics(self) -> Mapping[str, ColumnStatistics]:
+        """Of all chunks in file order, as they are stored; raises as that of a part."""
+        return self._whole.statistics
+
+    @property
+    def codec(self) -> Codec:
+        """``none`` where all chunks are plain Arrow messages, as an Arrow IPC file has them."""
+        is_plain = all((region.chunks.encoding == Encoding.IPC).all() for region in self.regions)
+        return "none" if is_plain else "zstd"
+
+    def check(self) -> None:
+        """Read all of the index and check it; CorruptShuffleError where a byte differs."""
+        whole = self.storage.read(self.file.index_path, num_bytes=self.file.index_bytes)
+        with self.located():
+            check_other(whole, self.directory, self.file.directory_bytes)
+        self.regions  # noqa: B018
+        self._whole.statistics  # noqa: B018
+
+
+def chunk_rows(regions: Iterable[Region]) -> Int64Array:
     """Return the number of rows of each chunk of all regions, in file order."""
-    rows = [np.diff(region.chunks.first_rows_and_end(region.num_rows)) for region in regions]
+    rows = [region.chunks.num_rows for region in regions]
     return np.concatenate([np.zeros(0, np.int64), *rows])

@@ -49,7 +49,7 @@ class PlacementCheck:
 
         Raises as :meth:`check_rows`.
         """
-        start, end = source.index.regions[chunk.region].chunk_rows(chunk.chunk)
+        start, end = source.index.regions[chunk.part].chunk_rows(chunk.chunk)
         whole = replace(chunk, first_row=0, end_row=end - start)
         schema = source.index.metadata.data_schema
         names = [self._schema.field(i).name for i in self._columns]
@@ -62,7 +62,7 @@ class PlacementCheck:
 
         Raises CorruptShuffleError with the file, the chunk and the first row that lies elsewhere.
         """
-        are_in = subpartitions_in(source.index.regions[chunk.region], chunk, self._n)
+        are_in = subpartitions_in(source.index.regions[chunk.part], chunk, self._n)
         if are_in is None:
             are_in = np.full(rows.num_rows, BROADCAST, np.int32)
         fit = RowFit(rows.schema, self._schema, self._columns)

@@ -31,13 +31,15 @@ class ChunkRead:
     region: int
     """Number of the region in its file."""
     chunk: int
-    """Number of the chunk in its region."""
+    """Number of the chunk in its region, or in the part of it that is read."""
     first_row: int
     """First row wanted, counted from the start of the chunk."""
     end_row: int
     """Row after the last one wanted."""
     offset: int
     length: int
+    part: int = 0
+    """Position of that region or part in what is known of the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,23 +61,21 @@ def plan_chunks(
 ) -> Iterator[ChunkRead]:
     """Yield the chunks that hold rows of the subpartitions ``[first, end)``, by offset.
 
-    ``regions`` are adjacent regions of one file in file order, and ``first_region`` is the number
-    of the first of them in that file.
+    ``regions`` are adjacent regions of one file, or parts of some, in file order; there are
+    ``first_region`` others before them.
     """
-    for number, region in enumerate(regions, first_region):
-        starts = region.chunks.first_row
+    for part, region in enumerate(regions, first_region):
         for lo, hi in region.row_extents(first, end, num_subpartitions):
-            head = int(np.searchsorted(starts, lo, side="right")) - 1
-            tail = int(np.searchsorted(starts, hi, side="left"))
-            for chunk in range(head, tail):
+            for chunk in range(*region.chunk_extent(lo, hi)):
                 start, stop = region.chunk_rows(chunk)
                 yield ChunkRead(
-                    number,
+                    region.number,
                     chunk,
                     max(lo - start, 0),
                     min(hi, stop) - start,
                     int(region.chunks.offset[chunk]),
                     int(region.chunks.length[chunk]),
+                    part,
                 )
 
 
@@ -104,8 +104,8 @@ def plan_ranges(
         return plans[0]
     found: dict[tuple[int, int], ChunkRead] = {}
     for chunk in chain.from_iterable(plans):
-        other = found.get((chunk.region, chunk.chunk), chunk)
-        found[chunk.region, chunk.chunk] = replace(
+        other = found.get((chunk.part, chunk.chunk), chunk)
+        found[chunk.part, chunk.chunk] = replace(
             chunk,
             first_row=min(chunk.first_row, other.first_row),
             end_row=max(chunk.end_row, other.end_row),

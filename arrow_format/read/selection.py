@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from arrow_format.filters.row_filter import RowFilter
     from arrow_format.log.snapshot import Snapshot
     from arrow_format.model import Int64Array
-    from arrow_format.read.partitioned_file import PartitionedFileReader
+    from arrow_format.read.partitioned_file import IndexPart
     from arrow_format.read.plan import ChunkRead
 
 
@@ -107,7 +107,7 @@ def select(where: RowFilter, snapshot: Snapshot, *, trusts: bool = True) -> Sele
 
 
 def select_chunks(
-    chunks: Iterable[ChunkRead], where: RowFilter, index: PartitionedFileReader, schema: pa.Schema
+    chunks: Iterable[ChunkRead], where: RowFilter, index: IndexPart, schema: pa.Schema
 ) -> Iterator[ChunkRead]:
     """Return those of some chunks of a file in which a row can match; ``schema`` is read with."""
     planned = list(chunks)
@@ -118,4 +118,4 @@ def select_chunks(
         return iter(planned)
     can_match = where.may_match(known, chunk_rows(index.regions))
     first_chunk = np.cumsum([0, *(len(region.chunks) for region in index.regions)])
-    return (chunk for chunk in planned if can_match[first_chunk[chunk.region] + chunk.chunk])
+    return (chunk for chunk in planned if can_match[first_chunk[chunk.part] + chunk.chunk])

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
 from arrow_format.arrays.stored_types import missing_column
@@ -27,7 +28,6 @@ from arrow_format.read.selection import select_chunks
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from arrow_format.arrays.batches import Rows
@@ -216,15 +216,19 @@ class SortMergeSubpartitionReader:
                 and self._is_kept(version_file)
                 and (regions := self._regions_of(version_file))
             ]
-            indexes = self._indexes.indexes_of(
-                self._version, ((one.output, one.file) for one, _ in kept)
+            indexes = self._indexes.parts_of(
+                self._version,
+                ((one.output, one.file, self._ranges_of(one)) for one, _ in kept),
+                () if self._selection is None else self._selection.where.columns,
             )
             for (version_file, regions), index in zip(kept, indexes, strict=True):
+                numbers = [region.number for region in index.regions]
+                first, end = np.searchsorted(numbers, (regions.start, regions.stop)).tolist()
                 chunks = plan_ranges(
-                    index.regions[regions.start : regions.stop],
+                    index.regions[first:end],
                     self._ranges_of(version_file),
                     self._version.num_subpartitions,
-                    first_region=regions.start,
+                    first_region=first,
                 )
                 if self._selection is not None:
                     chunks = select_chunks(chunks, self._selection.where, index, self._data_schema)
@@ -367,7 +371,7 @@ def _wanted_bytes(source: ChunkReader, chunks: Sequence[ChunkRead], row_bytes: i
     expansion = file.raw_bytes / max(raw_length, 1)
     sizes = []
     for chunk in chunks:
-        region = regions[chunk.region]
+        region = regions[chunk.part]
         start, stop = region.chunk_rows(chunk.chunk)
         raw = int(region.chunks.raw_length[chunk.chunk]) * expansion
         num_rows = chunk.end_row - chunk.first_row

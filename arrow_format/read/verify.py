@@ -145,6 +145,7 @@ def _check_file(
     placement: PlacementCheck | None,
 ) -> None:
     """Read all of a file; what is damaged is raised before a row that is elsewhere."""
+    index.check()
     statistics = StatisticsCheck(index, logged)
     chunks = ChunkReader(index, ChunkDecoder(index.metadata.data_schema))
     elsewhere: list[CorruptShuffleError] = []

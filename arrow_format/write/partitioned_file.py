@@ -7,7 +7,6 @@ Source: FLIP-148, ``PartitionedFileWriter``.
 from __future__ import annotations
 
 import contextlib
-import zlib
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -19,11 +18,10 @@ import pyarrow as pa
 from arrow_format.arrays.buffers import to_arrow
 from arrow_format.errors import ClosedError, ShuffleError, StorageError
 from arrow_format.format.chunk_table import ChunkTable
-from arrow_format.format.index_file import encode_index
+from arrow_format.format.index_file import directory_place, encode_index
 from arrow_format.format.regions import Region, RegionKind
 from arrow_format.format.single_values import to_binaries
 from arrow_format.format.statistics import UNKNOWN, ColumnStatistics
-from arrow_format.format.statistics_section import encode_section
 from arrow_format.format.totals import subpartition_range
 from arrow_format.keys.column_statistics import combined, statistics_of_rows, with_short_bounds
 from arrow_format.model import FILE_STATISTICS, PartitionedFile, PartitionedFileMetadata
@@ -93,7 +91,7 @@ class PartitionedFileWriter:
         self._in_order = in_order
         self._metadata = metadata
         self._chunk_bytes = closing_bytes(metadata.data_schema, options.chunk_bytes, options.codec)
-        self._file = PartitionedFile(path, 0, 0, 0, 0, 0, 0)
+        self._file = PartitionedFile(path, 0, 0, 0, 0, 0, 0, 0)
         self._regions: list[Region] = []
         # Of the chunks of each region.
         self._statistics: dict[str, list[ColumnStatistics]] = {
@@ -256,7 +254,8 @@ class PartitionedFileWriter:
             for first_row, chunk in zip(starts, chunks, strict=True)
         ]
         self._raw_bytes += raw_bytes
-        self._add_region(replace(region, chunks=ChunkTable.of(written)), statistics)
+        stored = replace(region, chunks=ChunkTable.of(written, region.num_rows))
+        self._add_region(stored, statistics)
 
     def _check_open(self) -> None:
         if self._closed or self._rolled_back:
@@ -268,7 +267,7 @@ class PartitionedFileWriter:
         self._sink.flush()
         self._whole = (self._sink.position, self._sink.frame_crc32)
         self._whole_raw_bytes = self._raw_bytes
-        self._regions.append(region)
+        self._regions.append(replace(region, number=len(self._regions)))
         for name, regions in self._statistics.items():
             type_ = self._metadata.data_schema.field(name).type
             known = statistics.get(name)
@@ -327,7 +326,7 @@ class PartitionedFileWriter:
             data_bytes=self._sink.position,
             frame_crc32=self._sink.frame_crc32,
         )
-        index = encode_index(metadata, self._regions, encode_section(statistics))
+        index = encode_index(metadata, self._regions, statistics)
         writer = self._storage.open_writer(self._file.index_path, sync=self._options.sync)
         self._index_begun = True  # a file of that name is now ours to remove
         try:
@@ -337,6 +336,7 @@ class PartitionedFileWriter:
             writer.abort()
         self._closed = True
         first, end = subpartition_range(self._regions, self._metadata.num_subpartitions)
+        directory_bytes, directory_crc32 = directory_place(index)
         return replace(
             self._file,
             num_rows=sum(region.num_rows for region in self._regions),
@@ -344,7 +344,8 @@ class PartitionedFileWriter:
             data_bytes=self._sink.position,
             raw_bytes=self._raw_bytes,
             index_bytes=len(index),
-            index_crc32=zlib.crc32(index),
+            directory_bytes=directory_bytes,
+            directory_crc32=directory_crc32,
             num_broadcast_rows=broadcast_rows(self._regions),
             first_subpartition=first,
             end_subpartition=end,

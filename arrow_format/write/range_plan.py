@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from arrow_format.errors import OptionError
-from arrow_format.format.regions import RegionKind
+from arrow_format.format.regions import MAX_REGION_ROWS, RegionKind
 from arrow_format.read.plan import cut_evenly
-from arrow_format.write.region_builder import MAX_REGION_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -13,7 +13,7 @@ import numpy as np
 
 from arrow_format.errors import ShuffleError
 from arrow_format.format.chunk_table import ChunkFrames, ChunkTable
-from arrow_format.format.regions import PrefixSums, Region, RegionKind
+from arrow_format.format.regions import MAX_REGION_ROWS, Region, RegionKind, region_of
 
 if TYPE_CHECKING:
     from arrow_format.model import Int32Array
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
 ChunkRow = tuple[int, int, ChunkFrames]
 """First row, offset and frames of a chunk."""
-
-MAX_REGION_ROWS = (1 << 31) - 1
-"""Row offsets of a region are 32-bit."""
 
 
 class RegionBuilder:
@@ -91,28 +88,6 @@ class RegionBuilder:
             self._first_subpartition,
             ranks,
             np.diff(ends),
-            ChunkTable.of(self._chunks),
+            ChunkTable.of(self._chunks, self.num_rows),
             self._num_subpartitions,
         )
-
-
-def region_of(
-    kind: RegionKind,
-    first_subpartition: int,
-    ranks: Int32Array,
-    rank_rows: Int32Array,
-    chunks: ChunkTable,
-    num_subpartitions: int,
-) -> Region:
-    """Return a region with rows of some ranks, ascending; it lists all when that is smaller."""
-    num_rows = int(rank_rows.sum(dtype=np.int64))
-    gaps = None
-    if kind is RegionKind.BROADCAST:
-        rank_rows = rank_rows[:0]
-    elif 2 * len(ranks) >= num_subpartitions:
-        all_rows = np.zeros(num_subpartitions, np.int32)
-        all_rows[ranks] = rank_rows
-        rank_rows = all_rows
-    else:
-        gaps = PrefixSums.of(np.diff(ranks, prepend=-1))
-    return Region(kind, num_rows, first_subpartition, gaps, PrefixSums.of(rank_rows), chunks)

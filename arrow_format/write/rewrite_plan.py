@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from arrow_format.format.regions import RegionKind
+from arrow_format.format.regions import MAX_REGION_ROWS, RegionKind
 from arrow_format.format.totals import subpartition_arrow_bytes
 from arrow_format.read.plan import group_adjacent
-from arrow_format.write.region_builder import MAX_REGION_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -10,7 +10,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
+from arrow_format.format.index_file import BLOCK_BYTES
 from arrow_format.options import WriteOptions
+from arrow_format.read.partitioned_file import SMALL_BYTES
 from arrow_format.read.scheduler import MAX_ROUND_BYTES
 from arrow_format.storage.object_store import MAX_REQUESTS, PART_BYTES
 from arrow_format.write.clustering import SPLIT_CHUNK_BYTES, region_chunk_bytes
@@ -20,10 +22,12 @@ from connector.map_status import MAX_ALL_TOTALS_BYTES, MAX_TOTALS_BYTES
 
 GB, TB, PB = 10**9, 10**12, 10**15
 
-INDEX_BYTES = 4_500
-"""Of an index without regions: schema, metadata, footer. A schema of many columns has more."""
-CHUNK_ENTRY_BYTES = 38
-"""Of a chunk in the index, without statistics."""
+INDEX_BYTES = 900
+"""Of an index without rows: directory, columns of a block. A schema of many columns has more."""
+PLACE_BYTES = 30
+"""Of a block in the directory."""
+CHUNK_RAW_BYTES = 60
+"""Of a chunk in the index, before compression."""
 STATUS_BYTES = 4_000
 """Of a map status, without totals."""
 OPEN_OUTPUT_BYTES = 2_500
@@ -62,6 +66,8 @@ class Shuffle:
         How it was written. Of ``rewrite`` it distinguishes ``never`` and ``always``.
     statistics_bytes
         Of a chunk in the index: some 8 for each column that has them.
+    entry_bytes
+        The same without statistics: some 3 for each column, and 7 for each frame.
     """
 
     stored_bytes: int
@@ -71,6 +77,7 @@ class Shuffle:
     row_bytes: float = 169
     options: WriteOptions = field(default_factory=WriteOptions)
     statistics_bytes: int = 60
+    entry_bytes: int = 130
 
     @property
     def output_bytes(self) -> float:
@@ -113,13 +120,36 @@ class Shuffle:
     @property
     def index_bytes(self) -> float:
         """Bytes of the index of a map output."""
+        of_statistics = self.regions * self.chunks * self.statistics_bytes
+        return INDEX_BYTES + PLACE_BYTES * self.blocks + self.block_bytes + of_statistics
+
+    @property
+    def present(self) -> float:
+        """Subpartitions with rows in a region."""
         n = self.subpartitions
-        present = n * -math.expm1(-self.region_rows / n)
-        # Twice the mean is rarely exceeded; one byte holds up to 255 rows.
-        width = 1 if 2 * self.region_rows / n < 256 else 2 if self.region_rows / n < 32_768 else 4
-        ranks = n * width if 2 * present >= n else present * (1 + width)
-        of_chunks = self.chunks * (CHUNK_ENTRY_BYTES + self.statistics_bytes)
-        return INDEX_BYTES + self.regions * (ranks + of_chunks)
+        return n * -math.expm1(-self.region_rows / n)
+
+    @property
+    def block_bytes(self) -> float:
+        """Bytes of all blocks of an index, without their statistics."""
+        # Distances are mostly 1, and compress to little; of rows, the bytes that vary stay.
+        per_subpartition = 1.15 if 2 * self.region_rows / self.subpartitions < 256 else 2.2
+        ranks = self.present * per_subpartition
+        return self.regions * (ranks + self.chunks * self.entry_bytes)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of an index."""
+        raw = self.regions * (8 * self.present + self.chunks * CHUNK_RAW_BYTES)
+        return math.ceil(raw / BLOCK_BYTES)
+
+    def opened_bytes(self, tasks: int) -> tuple[float, int]:
+        """Return what each of some tasks reads of an index, and the requests that takes."""
+        if self.index_bytes <= SMALL_BYTES:
+            return self.index_bytes, 1
+        # One block more than the share: both sides of an edge read the block that it lies in.
+        share = min(1.0, 1 / tasks + 1 / self.blocks)
+        return INDEX_BYTES + PLACE_BYTES * self.blocks + self.block_bytes * share, 2
 
     @property
     def totals_bytes(self) -> float:
@@ -182,7 +212,7 @@ def _upload(num_bytes: float) -> int:
 def read_cost(shuffle: Shuffle, tasks: int) -> Cost:
     """Return what it takes that ``tasks`` tasks read everything once, each a range.
 
-    Each opens the index of every map output, and reads at least a chunk of every region.
+    Each opens its part of every index, and reads a chunk of every region at least.
     """
     m, g = shuffle.map_outputs, shuffle.regions
     tasks = min(tasks, shuffle.subpartitions)
@@ -190,10 +220,11 @@ def read_cost(shuffle: Shuffle, tasks: int) -> Cost:
     # Each of the edges between tasks lies in a chunk, which both sides read.
     chunk_reads = min(shuffle.chunks + touched - 1, touched * shuffle.chunks)
     rounds = max(1.0, shuffle.region_bytes / shuffle.ratio / touched / MAX_ROUND_BYTES)
+    opened, requests = shuffle.opened_bytes(tasks)
     return Cost(
         2 * tasks,
-        tasks * (m + 3) + m * g * touched * rounds,
-        tasks * m * shuffle.index_bytes + m * g * chunk_reads * shuffle.chunk_bytes,
+        tasks * (requests * m + 3) + m * g * touched * rounds,
+        tasks * m * opened + m * g * chunk_reads * shuffle.chunk_bytes,
         tasks,
     )
 

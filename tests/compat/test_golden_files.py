@@ -2,12 +2,14 @@
 
 import json
 import shutil
+import struct
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
+import zstandard
 
 from arrow_format import DeletionReceipt, open_shuffle, relocate_shuffle
 from arrow_format.errors import CorruptShuffleError, ResultReleasedError, ShuffleNotFoundError
@@ -156,8 +158,9 @@ def test_the_files_have_what_they_are_kept_for():
         first, second = regions_of(f"v1/regions_{codec}")
         assert len(first) > 1
         assert max(len(region.chunks) for region in first) > 1
-        assert {region.first_subpartition for region in first} == {0}
-        assert {region.first_subpartition for region in second} == {7919 % 5}
+        assert {region.first_subpartition for region in first + second} == {0}
+    wrapped = [region.first_subpartition for of in regions_of("v1/sorted_down") for region in of]
+    assert any(wrapped), wrapped
     ((region,),) = regions_of("v1/noise")
     assert (region.chunks.length > region.chunks.raw_length).tolist() == [False, True]
     for name in ("types", "wide", "regions_zstd"):
@@ -189,7 +192,7 @@ def test_statistics_that_are_cut_absent_and_unknown():
     shuffle = open_shuffle(path)
     ((file,),) = (output.files for output in shuffle.map_outputs)
     index = PartitionedFileReader(shuffle.storage, file)
-    known = index.chunk_statistics(["text", "x"], shuffle.schema)
+    known = index.of_ranges([(0, 1 << 20)]).chunk_statistics(["text", "x"], shuffle.schema)
     assert index.metadata.statistics == ("id", "text", "x")
     is_unknown = known["x"].null_count == UNKNOWN
     assert is_unknown.any()
@@ -290,7 +293,7 @@ def test_rows_that_take_no_bytes_are_read_in_any_number():
     """A list of equal items takes none either, until a reader could not tell it from damage."""
     (regions,) = regions_of("v1/constants")
     for region in regions:
-        assert np.diff(region.chunks.first_rows_and_end(region.num_rows)).max() > 1_100_000
+        assert np.diff(region.chunks.row_edges).max() > 1_100_000
         assert region.chunks.raw_length.max() == 16
     ((region,),) = regions_of("v1/large_rows")
     assert region.chunks.first_row.tolist() == [0, 1]
@@ -353,12 +356,14 @@ def test_codec_none_is_an_arrow_file_for_everyone():
         assert table["id"].num_chunks == sum(len(region.chunks) for region in regions)
 
 
-def test_every_index_is_an_arrow_file_that_says_how_to_read_its_data():
+def test_every_index_says_how_to_read_its_data():
     indexes = sorted(HERE.rglob("v1/**/*.shuffle.index"))
     assert len(indexes) > 8
     for file in indexes:
-        table = pa.ipc.open_file(pa.py_buffer(file.read_bytes())).read_all()
-        described = json.loads(table.schema.metadata[b"arrow_shuffle"])
+        index = file.read_bytes()
+        length, _, magic = struct.unpack("<II8s", index[-16:])
+        assert magic == b"ASHFIDX1"
+        described = json.loads(zstandard.decompress(index[-16 - length : -16]))
         assert described["format_version"] == 1
         data = file.with_suffix(".data")
         assert described["data_bytes"] == data.stat().st_size

@@ -43,7 +43,7 @@ def files_of(path):
 
 
 def chunk_edges(region):
-    return region.chunks.first_rows_and_end(region.num_rows).tolist()
+    return region.chunks.row_edges.tolist()
 
 
 @CODECS

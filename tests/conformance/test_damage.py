@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 import shutil
-import zlib
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -32,7 +31,7 @@ from arrow_format import (
     open_shuffle,
     write_shuffle,
 )
-from arrow_format.format.index_file import decode_index, encode_index
+from arrow_format.format.index_file import encode_index
 from arrow_format.log import names
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.entry import decode_entry, encode_entry
@@ -45,6 +44,7 @@ from arrow_format.storage.open import PosixStorage
 from arrow_format.storage.root_owner import MARKER_NAME
 from tests.support.exhaustive import IS_NIGHT, times
 from tests.support.guarantees import guarantee
+from tests.support.indexes import decode_index, said_of
 from tests.support.recording_storage import RecordingStorage
 from tests.support.small_shuffles import numbered, write_tasks
 
@@ -316,8 +316,8 @@ def test_every_flip_and_every_truncation(sound, kind):
     most = len(original) if IS_NIGHT or (is_plain and kind != "index") else 40
     every = range(0, len(original), max(1, len(original) // most))
     some = range(0, len(original), 1 + len(original) // 4)
-    # What no reader of rows needs: magic, padding, a footer; white space in a marker.
-    has_spare = kind in ("data", "marker")
+    # What no reader of rows needs: magic, padding, a footer; statistics; white space in a marker.
+    has_spare = kind in ("data", "index", "marker")
     noticed = 0
     try:
         for what, damaged in damages(original, every, len(original)):
@@ -341,20 +341,20 @@ def test_every_flip_and_every_truncation(sound, kind):
 
 
 @guarantee("verify")
-def test_verify_notices_every_flip_of_the_data(sound):
-    """Also of those bytes that no reader of rows needs: magic, padding, footer."""
-    file = next(file for file in sound.files("data") if sound.live(file))
+@pytest.mark.parametrize("kind", ["data", "index"])
+def test_verify_notices_every_flip_of_the_data_and_the_index(sound, kind):
+    """Also of those bytes that no reader of rows needs: magic, padding, footer, statistics."""
+    file = next(file for file in sound.files(kind) if sound.live(file))
     original = file.read_bytes()
-    shuffle = open_shuffle(sound.path)
     try:
         for i in range(0, len(original), 1 if IS_NIGHT else 1 + len(original) // 60):
             file.write_bytes(original[:i] + bytes([original[i] ^ 0x10]) + original[i + 1 :])
-            (problem,) = shuffle.verify(raise_on_damage=False).problems
+            (problem,) = open_shuffle(sound.path).verify(raise_on_damage=False).problems
             assert file.name in str(problem)
             TRIED["bit, verified"] += 1
     finally:
         file.write_bytes(original)
-    assert shuffle.verify().ok
+    assert open_shuffle(sound.path).verify().ok
 
 
 @guarantee("verify")
@@ -384,7 +384,7 @@ def test_a_file_in_another_sort_order_than_its_version(tmp_path, claimed):
     index_file = path / file.index_path
     metadata, regions = decode_index(index_file.read_bytes())
     index = encode_index(replace(metadata, sort_by=claimed), regions)
-    file = replace(file, index_bytes=len(index), index_crc32=zlib.crc32(index))
+    file = replace(file, **said_of(index))
     outputs = MapOutputs.of([replace(output, files=(file,))])
     index_file.write_bytes(index)
     content = replace(entry.content, added=outputs)
@@ -471,7 +471,7 @@ def test_files_of_equal_size_swapped(tmp_path):
     sound = Sound.at(path)
     for suffix in ("data", "index"):
         one, two = sound.files(suffix)
-        assert one.stat().st_size == two.stat().st_size
+        assert suffix == "index" or one.stat().st_size == two.stat().st_size
         a, b = one.read_bytes(), two.read_bytes()
         one.write_bytes(b)
         two.write_bytes(a)
@@ -517,7 +517,7 @@ def test_damage_is_noticed_by_a_merge_and_nothing_is_lost(tmp_path):
                 assert everything(path) == sound.whole
             else:
                 # A byte between the chunks: the rows are whole, and stand elsewhere now.
-                assert kind == "data"
+                assert kind in ("data", "index")
                 assert everything(path)[0] == sound.whole[0]
                 shutil.rmtree(path)
                 plain(path)
@@ -586,8 +586,9 @@ def test_samples_of_larger_shuffles(tmp_path):
             what, damaged = sampled(rng, original)
             file.write_bytes(damaged)
             is_noticed = outcome(sound, also_a_part=True)
-            harmless = damaged == original or what == "garbage" or file.suffix == ".data"
-            assert is_noticed or harmless, (file.name, what)
+            if not is_noticed and damaged != original:  # then nobody but verify looks there
+                assert file.suffix in (".data", ".index"), (file.name, what)
+                assert open_shuffle(path).verify(raise_on_damage=False).problems
             TRIED[f"larger: {what}"] += 1
             file.write_bytes(original)
         assert not outcome(sound)

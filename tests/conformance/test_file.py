@@ -298,7 +298,7 @@ def test_no_chunk_exceeds_4_mib_unless_one_row_does(storage, options):
         writer.write_region(batch, cluster(np.zeros(len(values), np.int32), 1))
         writer.finish()
     (region,) = writer.regions
-    rows = np.diff(region.chunks.first_rows_and_end(region.num_rows))
+    rows = np.diff(region.chunks.row_edges)
     raw = region.chunks.raw_length
     too_large = raw > (4 << 20) + 1_000  # the message has a header too
     assert rows[too_large].tolist() == [1]

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import zstandard
 
-from arrow_format.format.batch_frame import decode_table, encode_table
-from arrow_format.format.index_file import decode_index, encode_index, statistics_section
+from arrow_format.format.batch_frame import decode_batch, decode_table, encode_batch, encode_table
+from arrow_format.format.index_blocks import BLOCK_SCHEMA
+from arrow_format.format.index_file import TAIL_BYTES, assemble, directory_place, encode_index
 from arrow_format.log.framing import from_frame, to_frame
 from arrow_format.log.outputs import SCHEMA
 from tests.support.exhaustive import times
+from tests.support.indexes import decode_index, statistics_of
 
 if TYPE_CHECKING:
     import random
@@ -147,31 +149,54 @@ def changed_bytes(rng: random.Random, original: bytes) -> bytes:
     return bytes(damaged)
 
 
-def index_parts(index: bytes) -> tuple[bytes, bytes]:
-    """Return the stream of an index behind its magic, and the footer with its length and magic."""
-    (footer,) = struct.unpack_from("<i", index, len(index) - 10)
-    end = len(index) - 10 - footer
-    return index[8 : end - 24], index[end:]
-
-
-def sealed_index(stream: bytes, footer: bytes) -> bytes:
-    """Return an index of any stream."""
-    body = b"ARROW1\0\0" + stream
-    return body + struct.pack("<8sQII", b"ASHFIDX1", len(body), zlib.crc32(body), 0) + footer
-
-
 def changed_index(rng: random.Random, index: bytes) -> bytes:
-    """Return an index whose regions or metadata contradict themselves, behind a good checksum."""
-    stream, footer = index_parts(index)
-    if rng.random() < 0.3:
-        return sealed_index(changed_bytes(rng, stream), footer)
-    with pa.ipc.open_stream(stream) as reader:
-        batch = reader.read_next_batch()
-    metadata = json.loads(batch.schema.metadata[b"arrow_shuffle"])
-    rows = batch.to_pylist()
+    """Return an index whose regions or metadata contradict themselves, behind good checksums."""
+    metadata, blocks = index_parts(index)
     if rng.random() < 0.3:
         metadata = changed_json(rng, metadata)
-    for _ in range(rng.choice([0, 1, 1, 2])):
+    if blocks and rng.random() < 0.8:
+        at = rng.randrange(len(blocks))
+        first, end, block, section = blocks[at]
+        what = rng.choice(["block", "block", "bytes", "section", "range", "twice"])
+        if what == "block":
+            block = changed_block(rng, block)
+        elif what == "bytes":
+            block = changed_bytes(rng, block)
+        elif what == "section":
+            section = changed_bytes(rng, section) if section else b"\0"
+        elif what == "range":
+            end += rng.choice([-1, 1, 1 << 20])
+        else:
+            blocks.append(blocks[at])
+        blocks[at] = first, max(end, 0), block, section
+    try:
+        return assemble(metadata, blocks)
+    except (
+        TypeError,
+        ValueError,
+        OverflowError,
+        RecursionError,
+    ):  # metadata that no JSON is made of
+        return changed_bytes(rng, index)
+
+
+def index_parts(index: bytes) -> tuple[dict[str, Any], list[tuple[int, int, bytes, bytes]]]:
+    """Return the metadata of an index as JSON, and its blocks for ``assemble``."""
+    length, _ = directory_place(index)
+    directory = index[len(index) - TAIL_BYTES - length : len(index) - TAIL_BYTES]
+    metadata = json.loads(zstandard.decompress(directory))
+    blocks = []
+    for first, end, at, size, _, section_at, section_size, _ in metadata.pop("blocks"):
+        section = index[section_at : section_at + section_size]
+        blocks.append((first, end, index[at : at + size], section))
+    del metadata["other_crc32"]
+    return metadata, blocks
+
+
+def changed_block(rng: random.Random, block: bytes) -> bytes:
+    """Return a block whose parts contradict themselves."""
+    rows = decode_batch(block, BLOCK_SCHEMA).to_pylist()
+    for _ in range(rng.choice([1, 1, 2])):
         row = rng.choice(rows)
         name = rng.choice(list(row))
         if isinstance(row[name], list) and row[name]:
@@ -180,21 +205,9 @@ def changed_index(rng: random.Random, index: bytes) -> bytes:
             row[name] = rng.choice([None, [], [0], *NUMBERS])
     if rng.random() < 0.1:
         rows += rows[:1]
-    schema = batch.schema
-    if rng.random() < 0.2:  # the same layout, without the promise that nothing is null
-        schema = pa.schema([field.with_nullable(True) for field in schema])
-    columns = [column(rng, [row[field.name] for row in rows], field.type) for field in schema]
-    text = {b"arrow_shuffle": json.dumps(metadata).encode()}
-    sink = pa.BufferOutputStream()
-    compression = rng.choice([None, None, None, "zstd"])
-    with pa.ipc.new_stream(
-        sink, schema.with_metadata(text), options=pa.ipc.IpcWriteOptions(compression=compression)
-    ) as writer:
-        for _ in range(rng.choice([1, 1, 1, 1, 0, 2])):
-            writer.write_batch(
-                pa.RecordBatch.from_arrays(columns, schema=schema.with_metadata(text))
-            )
-    return sealed_index(sink.getvalue().to_pybytes(), footer)
+    columns = [column(rng, [row[field.name] for row in rows], field.type) for field in BLOCK_SCHEMA]
+    schema = pa.schema([field.with_nullable(True) for field in BLOCK_SCHEMA])
+    return encode_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
 
 
 def changed_chunk(rng: random.Random, data: bytearray, index: bytes) -> bytes:
@@ -213,7 +226,7 @@ def changed_chunk(rng: random.Random, data: bytearray, index: bytes) -> bytes:
         sums[frame] = zlib.crc32(data[start:stop])
         start = stop
     regions[number] = replace(regions[number], chunks=replace(chunks, frame_crc32=sums))
-    return encode_index(metadata, regions, bytes(statistics_section(index)))
+    return encode_index(metadata, regions, statistics_of(index))
 
 
 def change_list(rng: random.Random, values: list[Any]) -> None:

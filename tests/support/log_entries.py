@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 N = 4
 COLUMNS = give_ids(SCHEMA, [], 0)
 SHAPE = VersionShape("the-shuffle", SCHEMA, None, N, {"kind": "column", "column": "p"}, COLUMNS.ids)
-FILE = PartitionedFile("a", 1, 1, 8, 8, 8, 8)
+FILE = PartitionedFile("a", 1, 1, 8, 8, 8, 8, 8)
 
 
 def one_output(job_id: str) -> MapOutputs:
     """A map output of one row, whose file is nowhere."""
-    file = PartitionedFile(f"map_outputs/{job_id}/x", 1, 1, 8, 8, 8, 8)
+    file = PartitionedFile(f"map_outputs/{job_id}/x", 1, 1, 8, 8, 8, 8, 8)
     return MapOutputs.of([MapOutput(job_id, 0, 0, (file,))]).with_columns(COLUMNS)
 
 

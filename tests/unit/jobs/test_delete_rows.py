@@ -35,8 +35,6 @@ from arrow_format import (
     write_shuffle,
 )
 from arrow_format.format.chunk_codec import ChunkDecoder
-from arrow_format.format.index_file import decode_index, statistics_section
-from arrow_format.format.statistics_section import decode_section
 from arrow_format.jobs import delete_rows as module
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
@@ -45,12 +43,13 @@ from arrow_format.keys.key_set import KeySet
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.model import BROADCAST, DATA_SUFFIX, INDEX_SUFFIX, PartitionedFile
 from arrow_format.read.chunk_reader import ChunkReader
-from arrow_format.read.partitioned_file import UnfinishedFile, chunk_rows
+from arrow_format.read.partitioned_file import UnfinishedFile
 from arrow_format.read.plan import plan_chunks
 from arrow_format.storage.open import PosixStorage
 from arrow_format.write.row_deleter import RowDeleter
 from tests.support.foreign_writer import check_but_for_broadcasts, written_by
 from tests.support.guarantees import guarantee
+from tests.support.indexes import decode_index, statistics_of
 from tests.support.interrupted_storage import before_calls, dies_after, instead_of_first_entry
 
 N = 6
@@ -126,18 +125,13 @@ def decoded_bytes(*directories):
     for index_path in (p for d in directories for p in Path(d).rglob(f"*{INDEX_SUFFIX}")):
         stored = index_path.read_bytes()
         metadata, regions = decode_index(stored)
-        statistics = decode_section(
-            statistics_section(stored),
-            metadata.statistics,
-            metadata.data_schema,
-            chunk_rows(regions),
-        )
+        statistics = statistics_of(stored)
         parts += [
             repr([column.minimum.to_pylist(), column.maximum.to_pylist()]).encode()
             for column in statistics.values()
         ]
         name = index_path.name.removesuffix(INDEX_SUFFIX)
-        file = PartitionedFile(name, 0, len(regions), metadata.data_bytes, 0, 0, 0)
+        file = PartitionedFile(name, 0, len(regions), metadata.data_bytes, 0, 0, 0, 0)
         storage = PosixStorage(str(index_path.parent))
         index = UnfinishedFile(storage, file, metadata, regions, statistics)
         n = metadata.num_subpartitions

@@ -18,7 +18,7 @@ from tests.support.guarantees import guarantee
 
 
 def output_of(number, task, rows, position=None):
-    file = PartitionedFile(f"j{number}/{task}", rows, 1, 10 * rows, rows, 8, 8)
+    file = PartitionedFile(f"j{number}/{task}", rows, 1, 10 * rows, rows, 8, 8, 8)
     return MapOutput(
         f"j{number}", task, 0, (file,), position=position or Position(number, task, number)
     )

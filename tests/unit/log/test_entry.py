@@ -31,7 +31,7 @@ from arrow_format.model import MapOutput, PartitionedFile, Position, Transaction
 from tests.support.guarantees import guarantee
 from tests.support.hostile import forged_frame, framed
 
-FILE = PartitionedFile("map_outputs/job/00000-0-ab-0", 6, 2, 64, 100, 900, 2**32 - 1)
+FILE = PartitionedFile("map_outputs/job/00000-0-ab-0", 6, 2, 64, 100, 900, 300, 2**32 - 1)
 SHAPE = VersionShape(
     shuffle_id="s",
     data_schema=pa.schema(

@@ -67,7 +67,8 @@ def map_outputs(draw, *, placed=True):
                     data_bytes=draw(SMALL),
                     raw_bytes=draw(SMALL),
                     index_bytes=draw(SMALL),
-                    index_crc32=draw(st.integers(0, 2**32 - 1)),
+                    directory_bytes=draw(SMALL),
+                    directory_crc32=draw(st.integers(0, 2**32 - 1)),
                     num_broadcast_rows=draw(st.integers(0, rows)),
                     first_subpartition=draw(st.integers(0, 5)),
                     end_subpartition=draw(st.integers(6, 9)),
@@ -105,7 +106,7 @@ def test_columns_say_what_the_objects_say(objects):
     assert found.raw_bytes == sum(file.raw_bytes for file in files)
     assert found.num_broadcast_rows == sum(file.num_broadcast_rows for file in files)
     assert found.delivered_rows(3) == found.num_rows + 2 * found.num_broadcast_rows
-    assert found.of_files("index_crc32").tolist() == [file.index_crc32 for file in files]
+    assert found.of_files("directory_crc32").tolist() == [file.directory_crc32 for file in files]
     assert found.keys.to_pylist() == list(map(key_of, objects))
     assert found.job_ids == {output.job_id for output in objects}
     assert found.last_versions.tolist() == [output.position.last_version for output in objects]
@@ -169,7 +170,7 @@ def test_nothing_is_decoded_until_it_is_asked_for():
     assert repr(outputs) == "MapOutputs(())"
 
 
-FILE = PartitionedFile("a", 1, 1, 8, 8, 8, 8)
+FILE = PartitionedFile("a", 1, 1, 8, 8, 8, 8, 8)
 ONE = MapOutput("j", 0, 1, (FILE,), position=Position(1, 0, 1))
 
 

@@ -619,7 +619,7 @@ def test_groups_that_may_lie_in_several_subpartitions(partitioner, keys, message
 
 def test_rows_that_a_partitioner_broadcasts_would_count_several_times():
     mine = Here({"kind": "mine"}, SCHEMA)
-    file = PartitionedFile("p", 0, 1, 1, 1, 1, 1, num_broadcast_rows=1)
+    file = PartitionedFile("p", 0, 1, 1, 1, 1, 1, 1, num_broadcast_rows=1)
     mine.map_outputs = (MapOutput("j", 0, 0, (file,)),)
     with pytest.raises(OptionError, match="rows of the shuffle are broadcast and every subpart"):
         plan_aggregation(mine, "k", [])

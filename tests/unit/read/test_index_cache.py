@@ -9,6 +9,7 @@ from msgspec import structs
 
 from arrow_format.errors import CorruptShuffleError
 from arrow_format.read.index_cache import IndexCache
+from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.open import PosixStorage
 from tests.support.small_shuffles import SCHEMA, entry_of, write_file
 
@@ -60,7 +61,9 @@ def test_an_index_is_opened_once(storage):
 
 def test_those_used_last_are_kept_up_to_the_bound(storage):
     a, b, c = written(storage, "abc")
-    cache = IndexCache(storage, max_bytes=a.index_bytes + b.index_bytes)
+    each = [PartitionedFileReader(storage, file).load().num_bytes for file in (a, b, c)]
+    storage.opened = 0
+    cache = IndexCache(storage, max_bytes=2 * max(each))
     open_all(cache, [a, b, a, c])
     assert storage.opened == 3
     open_all(cache, [a, c])

@@ -1,5 +1,6 @@
 """The read planner against models that walk row by row."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -44,9 +45,8 @@ def files(draw):
     ids = st.lists(st.integers(0, n - 1), min_size=1, max_size=30)
     regions, start = [], 8
     for rows in draw(st.lists(ids, min_size=1, max_size=3)):
-        regions.append(
-            make_region(rows, n, draw(st.integers(0, n - 1)), draw(st.integers(1, 9)), start)
-        )
+        made = make_region(rows, n, draw(st.integers(0, n - 1)), draw(st.integers(1, 9)), start)
+        regions.append(replace(made, number=len(regions)))
         start = int(regions[-1].chunks.offset[-1] + regions[-1].chunks.length[-1] + 7) // 8 * 8
     first = draw(st.integers(0, n - 1))
     return n, regions, first, draw(st.integers(first + 1, n))
@@ -91,7 +91,7 @@ def test_a_plan_names_every_wanted_row_once(case):
     found = []
     for read in planned:
         region = regions[read.region]
-        bounds = region.chunks.first_rows_and_end(region.num_rows)
+        bounds = region.chunks.row_edges
         assert read.offset == region.chunks.offset[read.chunk]
         assert read.length == region.chunks.length[read.chunk]
         assert 0 <= read.first_row < read.end_row <= np.diff(bounds)[read.chunk]

@@ -15,7 +15,7 @@ POLICY = MergePolicy(target_file_bytes=100 * MB)
 
 
 def file_of(data_bytes, num_regions=1, index_bytes=1_000):
-    return PartitionedFile("x", 10, num_regions, data_bytes, data_bytes * 4, index_bytes, 0)
+    return PartitionedFile("x", 10, num_regions, data_bytes, data_bytes * 4, index_bytes, 0, 0)
 
 
 def output_of(*files):

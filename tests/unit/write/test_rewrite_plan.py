@@ -4,11 +4,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from arrow_format.format import regions
 from arrow_format.format.chunk_codec import message_frames
 from arrow_format.format.chunk_table import ChunkTable
 from arrow_format.format.regions import RegionKind
 from arrow_format.format.totals import arrow_bytes, subpartition_arrow_bytes
-from arrow_format.write import region_builder
 from arrow_format.write.rewrite_plan import (
     RegionRun,
     RegionSlice,
@@ -24,8 +24,8 @@ def region_of(counts, first=0, raw_bytes=None, kind=RegionKind.UNICAST):
     num_rows = int(counts.sum())
     ranks = np.flatnonzero(counts)
     raw = num_rows * 10 if raw_bytes is None else raw_bytes
-    table = ChunkTable.of([(0, 0, message_frames(1, raw, 0))])
-    return region_builder.region_of(kind, first, ranks, counts[ranks], table, len(counts))
+    table = ChunkTable.of([(0, 0, message_frames(1, raw, 0))], num_rows)
+    return regions.region_of(kind, first, ranks, counts[ranks], table, len(counts))
 
 
 def broadcast(num_rows):
