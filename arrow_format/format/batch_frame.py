@@ -140,7 +140,8 @@ def _has_nulls(array: pa.Array, field: pa.Field) -> bool:
     if array.null_count:
         return not field.nullable
     if pa.types.is_struct(type_):
-        return any(map(_has_nulls, array.flatten(), type_))
+        return any(_has_nulls(array.field(i), type_.field(i)) for i in range(type_.num_fields))
     if pa.types.is_map(type_):
         return _has_nulls(array.keys, type_.key_field) or _has_nulls(array.items, type_.item_field)
-    return bool(pa.types.is_list(type_)) and _has_nulls(array.flatten(), type_.value_field)
+    # All values, not those of the lists alone: a message has no others, and this copies none.
+    return bool(pa.types.is_list(type_)) and _has_nulls(array.values, type_.value_field)

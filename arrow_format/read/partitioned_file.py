@@ -169,6 +169,8 @@ class PartitionedFileReader:
                 check_part(stored, file.directory_crc32, "the directory of the index")
             )
         self.metadata = self.directory.metadata
+        places = [(block.first, block.end) for block in self.directory.blocks]
+        self._ranges = np.array(places, np.int64).reshape(-1, 2).T
         self.check_data_bytes()
 
     def check_data_bytes(self) -> None:
@@ -291,9 +293,8 @@ class PartitionedFileReader:
         FormatVersionError
             A newer version wrote it.
         """
-        of_block = np.array([(b.first, b.end) for b in self.directory.blocks], np.int64)
         edges = np.array(sorted(ranges), np.int64).reshape(-1, 2)
-        first, end = of_block.reshape(-1, 2).T
+        first, end = self._ranges
         # Some of the ascending ranges begins before the block ends, and ends after it begins.
         begun = np.searchsorted(edges[:, 0], end)
         ended = np.searchsorted(edges[:, 1], first, side="right")

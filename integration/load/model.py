@@ -28,8 +28,8 @@ PLACE_BYTES = 30
 """Of a block in the directory."""
 CHUNK_RAW_BYTES = 60
 """Of a chunk in the index, before compression."""
-STATUS_BYTES = 4_000
-"""Of a map status, without totals."""
+STATUS_BYTES = 600
+"""Of a map status, without totals; statistics of many columns are more."""
 OPEN_OUTPUT_BYTES = 2_500
 """Of a map output in the memory of a process that opens the shuffle."""
 LOG_PUTS = 17
