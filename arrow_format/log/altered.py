@@ -19,6 +19,7 @@ from arrow_format.keys.partitioner import renamed as renamed_partitioner
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from arrow_format.arrays.column_ids import Columns
     from arrow_format.log.state import VersionShape
 
 
@@ -42,15 +43,15 @@ def altered(
     )
 
 
-def as_called_in(shape: VersionShape, later: VersionShape) -> VersionShape:
+def as_called_in(shape: VersionShape, later: Columns) -> VersionShape:
     """Return the shape of an earlier version with the names of a later one.
 
     Columns that the later one lacks are none of the rows any more.
     """
-    if shape.columns == later.columns:
+    if shape.columns == later:
         return shape
-    names = names_in(shape.columns, later.columns)
-    of_later = later.columns.by_name.values()
+    names = names_in(shape.columns, later)
+    of_later = later.by_name.values()
     dropped = [name for name, id_ in shape.columns.by_name.items() if id_ not in of_later]
     return altered(shape, names, dropped)
 

@@ -12,11 +12,11 @@ import contextlib
 import dataclasses
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import structs
 
-from arrow_format.arrays.column_ids import give_ids
+from arrow_format.arrays.column_ids import Columns
 from arrow_format.arrays.schema_evolution import can_read_as
 from arrow_format.arrays.spark_schema_evolution import Schemas, spark_refusals, widen_schemas
 from arrow_format.errors import (
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from arrow_format.log.entry import LogEntry
     from arrow_format.log.reader import LogReader, LogView
+    from arrow_format.log.state import VersionShape
 
 
 OVERWRITES = ("fail", "deliver")
@@ -142,7 +143,7 @@ def _changes_of(log: LogReader, view: LogView, span: VersionSpan) -> Snapshot:
     outputs = MapOutputs.concat([part.map_outputs for part in parts])
     totals = sum_totals([part.totals for part in parts], last.num_subpartitions)
     oldest_needed = span.base or min((entry.version for entry in delivered), default=span.end)
-    newest = _with_schemas(last, schemas)
+    newest = _with_schemas(last, last.shape, schemas)
     return Snapshot(newest, outputs, totals, span, oldest_needed)
 
 
@@ -156,20 +157,25 @@ def _as_called_in(entry: LogEntry, last: LogEntry) -> LogEntry:
     if shape.columns == later.columns or shape.shuffle_id != later.shuffle_id:
         return entry
     return structs.replace(
-        entry, state=structs.replace(entry.state, shape=as_called_in(shape, later))
+        entry, state=structs.replace(entry.state, shape=as_called_in(shape, later.columns))
     )
 
 
-def read_as(snapshot: Snapshot, schemas: Schemas) -> Snapshot:
-    """Return the same rows with the schemas of a later version of their shuffle."""
-    return dataclasses.replace(snapshot, newest=_with_schemas(snapshot.newest, schemas))
+LaterColumns: TypeAlias = tuple[Columns, str | None]
+"""Columns of a later version, and Spark's JSON of them, if it has any."""
 
 
-def _with_schemas(entry: LogEntry, schemas: Schemas) -> LogEntry:
-    columns = give_ids(schemas[0], [entry.columns], entry.state.last_column_id)
-    shape = structs.replace(
-        entry.shape, data_schema=schemas[0], column_ids=columns.ids, spark_schema=schemas[1]
-    )
+def read_as(snapshot: Snapshot, later: LaterColumns) -> Snapshot:
+    """Return the same rows with the columns of a later version of their shuffle."""
+    columns, spark_schema = later
+    shape = as_called_in(snapshot.newest.shape, columns)
+    schemas = widen_schemas((columns.schema, spark_schema), (shape.data_schema, shape.spark_schema))
+    shape = structs.replace(shape, column_ids=columns.ids)
+    return dataclasses.replace(snapshot, newest=_with_schemas(snapshot.newest, shape, schemas))
+
+
+def _with_schemas(entry: LogEntry, shape: VersionShape, schemas: Schemas) -> LogEntry:
+    shape = structs.replace(shape, data_schema=schemas[0], spark_schema=schemas[1])
     return structs.replace(entry, state=structs.replace(entry.state, shape=shape))
 
 

@@ -49,10 +49,10 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
 
     from arrow_format.arrays.batches import Rows
-    from arrow_format.arrays.spark_schema_evolution import Schemas
     from arrow_format.filters.expression import Expression
     from arrow_format.filters.keys import Keys
     from arrow_format.filters.row_filter import RowFilter
+    from arrow_format.log.changes import LaterColumns
     from arrow_format.log.entry import LogEntry
     from arrow_format.log.snapshot import Snapshot, VersionSpan
     from arrow_format.log.version_names import VersionName
@@ -643,7 +643,7 @@ def _kept(
     commit_id: str,
     options: ReadOptions,
     span: VersionSpan | None,
-    schemas: Schemas | None,
+    later: LaterColumns | None,
 ) -> Shuffle:
     """Open a pinned version; a commit never changes, so the tasks of a process share it."""
     if span is None:
@@ -651,8 +651,8 @@ def _kept(
     else:
         shuffle = Shuffle(storage, changes_of(CommitLog(storage), span), options)
     _check_pinned(shuffle.path, shuffle.snapshot.newest, commit_id)
-    if schemas is not None:
-        shuffle = Shuffle(storage, read_as(shuffle.snapshot, schemas), options)
+    if later is not None:
+        shuffle = Shuffle(storage, read_as(shuffle.snapshot, later), options)
     return shuffle
 
 
@@ -662,13 +662,13 @@ def open_pinned(
     commit_id: str,
     options: ReadOptions,
     span: VersionSpan | None = None,
-    schemas: Schemas | None = None,
+    later: LaterColumns | None = None,
     where: RowFilter | None = None,
     checks: bool = False,
 ) -> Shuffle:
     """Open the version that another process pinned, or with ``span`` the rows it pinned of it.
 
-    ``schemas`` are those of a later version to read the rows with; their own when None. Only rows
+    ``later`` are columns of a later version to read the rows with; their own when None. Only rows
     that ``where`` keeps are read; all when None. With ``checks`` it is :meth:`Shuffle.checking`.
 
     Raises
@@ -692,7 +692,7 @@ def open_pinned(
         )
         raise ShuffleNotFoundError(msg) from None
     _check_pinned(storage.root, entry, commit_id)
-    shuffle = _kept(storage, version, commit_id, options, span, schemas)
+    shuffle = _kept(storage, version, commit_id, options, span, later)
     return (shuffle.checking() if checks else shuffle).where(where)
 
 

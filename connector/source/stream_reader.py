@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import msgspec
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from arrow_format.arrays.spark_schema_evolution import widen_schemas
 from arrow_format.errors import ConsumerError, OptionError, SchemaError
 from arrow_format.log.changes import (
     changes_of,
@@ -66,10 +65,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from arrow_format.arrays.spark_schema_evolution import Schemas
+    from arrow_format.log.changes import LaterColumns
     from arrow_format.log.entry import LogEntry
     from arrow_format.log.reader import LogView
-    from arrow_format.log.snapshot import Snapshot, VersionSpan
+    from arrow_format.log.snapshot import VersionSpan
 
 
 IDLE_POLL_INTERVAL = 1.0
@@ -153,7 +152,7 @@ class ChangedRanges(InputPartition):
     commit_id: str
     span: VersionSpan | None
     """Which rows up to that version; None: all."""
-    schemas: Schemas
+    columns: LaterColumns
     """Those of the shuffle when the batch was planned: rows of an earlier version have them too."""
     ranges: SubpartitionRanges
 
@@ -170,6 +169,8 @@ class ShuffleStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvaila
         self._arrow_schema = to_arrow_schema(schema)
         with_subpartition = parsed.scan.with_subpartition
         self._columns = stored_columns(schema.names, with_subpartition=with_subpartition)
+        self._meant: dict[str, int] | None = None
+        """Ids of the shuffle's columns by name, at the first look of the query."""
         self._target: int | None = None
         """The last version that a query with an end reads; None: it has no end."""
         self._consumer: Consumer | None = None
@@ -362,11 +363,11 @@ class ShuffleStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvaila
                 "again, from its checkpoint, to read it with the columns that it has now"
             )
             raise SchemaError(msg) from error
-        schemas = (shuffle.schema, shuffle.spark_schema)
+        columns = _columns_of(shuffle.snapshot.newest)
         if shuffle.num_rows == 0:
             return []
         return [
-            ChangedRanges(shuffle.version, shuffle.commit_id, shuffle.span, schemas, ranges)
+            ChangedRanges(shuffle.version, shuffle.commit_id, shuffle.span, columns, ranges)
             for ranges in plan_ranges(shuffle, self._scan)
         ]
 
@@ -391,8 +392,8 @@ class ShuffleStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvaila
             changes = changes_of(log, span)
         if newest.shuffle_id == changes.newest.shuffle_id:
             # A query began with the columns of a later version if it was started again since.
-            schemas = (newest.data_schema, newest.spark_schema)
-            changes = read_as(changes, widen_schemas(schemas, _schemas_of(changes)))
+            changes = read_as(changes, _columns_of(newest))
+        self._check_meant(newest)
         return restricted_by(Shuffle(self._storage, changes, self._scan.options), self._scan)
 
     @plain_errors
@@ -407,7 +408,7 @@ class ShuffleStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvaila
             partition.commit_id,
             self._scan.options,
             partition.span,
-            partition.schemas,
+            partition.columns,
         )
         shuffle = restricted_by(shuffle, self._scan)
         yield from read_ranges(shuffle, partition.ranges, self._arrow_schema, self._columns)
@@ -477,15 +478,29 @@ class ShuffleStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvaila
             raise no_version_error(
                 log, "a stream can follow one that has a version. Write one, or check the path"
             )
+        if self._meant is None:
+            self._meant = newest.columns.by_name
         return newest
+
+    def _check_meant(self, newest: LogEntry) -> None:
+        """Check that names of the query are those of the columns that had them when it began."""
+        meant, now = self._meant or {}, newest.columns.by_name
+        altered = [name for name in self._columns if meant.get(name) != now.get(name)]
+        if altered:
+            msg = (
+                f"{self._storage.root}: {', '.join(map(repr, altered))} was renamed or dropped "
+                "since the query began: start the query again, from its checkpoint, to read it "
+                "with the columns that it has now"
+            )
+            raise SchemaError(msg)
 
     def _check_seen(self, log: CommitLog, view: LogView, offset: StreamOffset) -> None:
         if offset.commit_id is not None:
             check_commit_id(log, view, offset.version, offset.commit_id)
 
 
-def _schemas_of(changes: Snapshot) -> Schemas:
-    return changes.newest.data_schema, changes.newest.spark_schema
+def _columns_of(version: LogEntry) -> LaterColumns:
+    return version.columns, version.spark_schema
 
 
 def _limits_of(limit: ReadLimit) -> StepLimits:

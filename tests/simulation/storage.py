@@ -42,6 +42,9 @@ class _Simulated:
     options = StorageOptions()
     max_requests = 1
 
+    def check_puts(self, *, for_long: bool = False) -> None:
+        """Do nothing: it keeps them."""
+
     def __init__(self) -> None: ...
 
     def __reduce__(self) -> Any:
@@ -186,9 +189,6 @@ class SimulatedStore(_Simulated, ObjectStorage):
 
     def open_writer(self, path: str, *, sync: bool) -> ObjectWriter:
         return _Writer(self, path, "upload")
-
-    def check_puts(self, *, for_long: bool = False) -> None:
-        """Do nothing: it keeps them."""
 
     def put_if_absent(self, path: str, data: bytes, *, sync: bool) -> None:
         self._perform("put", path, data)

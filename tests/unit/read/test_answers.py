@@ -100,6 +100,17 @@ def test_texts_are_read_since_their_bounds_are_cut(shuffle, decoded):
     assert sum(decoded) == 1000, "of one file"
 
 
+def test_each_subpartition_counts_a_broadcast_row_of_chunks_that_statistics_decide(
+    tmp_path, decoded
+):
+    write_shuffle(
+        days(0, 100_000), tmp_path, partitioner=BroadcastPartitioner(), num_subpartitions=N,
+        options=OPTIONS,
+    )  # fmt: skip
+    assert open_shuffle(tmp_path).count_rows(filter="v < 77777") == 77_777 * N
+    assert 0 < sum(decoded) < 50_000
+
+
 def test_each_subpartition_counts_a_broadcast_row(tmp_path):
     write_shuffle(
         days(0, 50), tmp_path, partitioner=BroadcastPartitioner(), num_subpartitions=N,

@@ -20,12 +20,15 @@ from pyspark.sql.types import IntegerType, LongType, StructType
 
 from arrow_format import (
     MergePolicy,
+    append_shuffle,
     collect_garbage,
+    drop_columns,
     flush_pending,
     forget_consumer,
     merge_shuffle,
     open_shuffle,
     release_shuffle,
+    rename_columns,
     write_shuffle,
 )
 from arrow_format.errors import (
@@ -262,6 +265,25 @@ def test_each_version_must_fit_the_columns(path):
         run(reader_of(path, onOverwrite="deliver"), end)
     with pytest.raises(SchemaError, match="column 'nope' is not there"):
         run(reader_of(path, StructType().add("nope", LongType()), onOverwrite="deliver"), end)
+
+
+def test_an_altered_column_stops_a_query_which_goes_on_from_its_checkpoint(path):
+    start, end = (StreamOffset(n, log_of(path).record(n).commit_id).to_json() for n in (1, 2))
+    reader = reader_of(path)
+    before = rows_of(reader, start, end)
+    rename_columns(path, {"v": "number"})
+    with pytest.raises(SchemaError, match="'v' was renamed or dropped since the query began"):
+        reader.partitions(start, end)
+    again = StructType().add("number", LongType())
+    assert rows_of(reader_of(path, again), start, end) == [{"number": row["v"]} for row in before]
+    # A column of the same name is another one.
+    reader = reader_of(path, again)
+    assert len(rows_of(reader, start, end)) == N
+    drop_columns(path, "number")
+    append_shuffle(pa.table({"p": pa.array([0], pa.int32()), "number": [1]}), path, options=FAST)
+    with pytest.raises(SchemaError, match="'number' was renamed or dropped"):
+        reader.partitions(start, end)
+    assert rows_of(reader_of(path, again), start, end) == [{"number": None}] * N
 
 
 def test_nulls_where_the_query_has_been_promised_none(tmp_path):
