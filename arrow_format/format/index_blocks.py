@@ -97,7 +97,7 @@ def encode_block(parts: Sequence[Region]) -> bytes:
 
 def _lists(values: Sequence[NDArray[Any]], type_: pa.DataType) -> pa.ListArray:
     ends = np.cumsum([0, *map(len, values)]).astype(np.int32)
-    flat = np.concatenate([np.empty(0, np.uint8), *values]).astype(type_.to_pandas_dtype())
+    flat = np.concatenate([np.empty(0, np.uint8), *values]).astype(str(type_))
     item = pa.field("item", type_, nullable=False)
     return pa.ListArray.from_arrays(to_arrow(ends), to_arrow(flat), type=pa.list_(item))
 

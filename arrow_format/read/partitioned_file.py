@@ -65,19 +65,28 @@ class _Block(NamedTuple):
     num_bytes: int
 
 
+@dataclass(slots=True)
+class _Joined:
+    """What some blocks have together, kept by their reader: it refers to no reader, so that all of
+    it goes with its last user, and not when Python next looks for cycles.
+    """
+
+    numbers: tuple[int, ...]
+    regions: tuple[Region, ...]
+    statistics: Mapping[str, ColumnStatistics] | None = None
+
+
 class IndexPart:
     """What some blocks of an index say: the rows of some subpartitions, and perhaps of others."""
 
-    def __init__(self, reader: PartitionedFileReader, numbers: tuple[int, ...]) -> None:
+    def __init__(self, reader: PartitionedFileReader, joined: _Joined) -> None:
         self.reader = reader
         self.storage = reader.storage
         self.file = reader.file
         self.metadata = reader.metadata
-        self._numbers = numbers
-        blocks = reader._open(numbers)
-        self.regions = tuple(joined_parts(part for block in blocks for part in block.parts))
+        self.regions = joined.regions
         """Parts of regions, by region and row; adjacent ones are joined."""
-        self._statistics: Mapping[str, ColumnStatistics] | None = None
+        self._joined = joined
 
     @property
     def statistics(self) -> Mapping[str, ColumnStatistics]:
@@ -85,10 +94,11 @@ class IndexPart:
 
         Raises CorruptShuffleError where they cannot be those of this file.
         """
-        if self._statistics is None:  # several threads may do this: they make equal ones
+        joined = self._joined
+        if joined.statistics is None:  # several threads may do this: they make equal ones
             names, schema = self.metadata.statistics, self.metadata.data_schema
             offsets, known = [np.empty(0, np.int64)], []
-            for block in self.reader._open(self._numbers, with_statistics=True):
+            for block in self.reader._open(joined.numbers, with_statistics=True):
                 offsets += [part.chunks.offset for part in block.parts]
                 with self.reader.located():
                     known.append(
@@ -100,11 +110,11 @@ class IndexPart:
             wanted = np.concatenate([offsets[0], *(part.chunks.offset for part in self.regions)])
             order = np.argsort(stored, kind="stable")
             rows = order[np.searchsorted(stored, wanted, sorter=order)]
-            self._statistics = {
+            joined.statistics = {
                 name: ColumnStatistics.joined([each[name] for each in known]).take(rows)
                 for name in (names if known else ())
             }
-        return self._statistics
+        return joined.statistics
 
     def chunk_statistics(
         self, names: Iterable[str], schema: pa.Schema
@@ -158,7 +168,7 @@ class PartitionedFileReader:
         self.file = file
         self._file_bytes: bytes | None = None
         self._blocks: dict[int, _Block] = {}
-        self._last: tuple[tuple[int, ...], IndexPart] | None = None
+        self._last: _Joined | None = None
         self._regions: tuple[Region, ...] | None = None
         start = file.index_bytes - TAIL_BYTES - file.directory_bytes
         if file.index_bytes <= SMALL_BYTES or start < 0:
@@ -299,16 +309,15 @@ class PartitionedFileReader:
         begun = np.searchsorted(edges[:, 0], end)
         ended = np.searchsorted(edges[:, 1], first, side="right")
         numbers = tuple(np.flatnonzero(begun > ended).tolist())
-        if self._last is not None and self._last[0] == numbers:
-            part = self._last[1]
-        else:
+        joined = self._last
+        if joined is None or joined.numbers != numbers:
             has_any = not set(columns).isdisjoint(self.metadata.statistics)
-            self._open(numbers, with_statistics=has_any)
-            part = IndexPart(self, numbers)
-            self._last = numbers, part
+            blocks = self._open(numbers, with_statistics=has_any)
+            parts = (part for block in blocks for part in block.parts)
+            self._last = joined = _Joined(numbers, tuple(joined_parts(parts)))
         if len(numbers) < len(self.directory.blocks):
             self._file_bytes = None
-        return part
+        return IndexPart(self, joined)
 
     def load(self) -> PartitionedFileReader:
         """Read all blocks that were not read yet, and return the reader."""
