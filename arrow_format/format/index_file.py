@@ -114,7 +114,7 @@ def encode_index(
             ]
             rows = np.concatenate(chunks)
             section = encode_section(
-                {name: column.take(rows) for name, column in statistics.items()}
+                {name: column.at(rows) for name, column in statistics.items()}
             )
         blocks.append((first, end, encode_block(parts), section))
     return assemble(msgspec.to_builtins(metadata, enc_hook=to_json), blocks)

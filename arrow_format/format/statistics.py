@@ -94,7 +94,7 @@ class ColumnStatistics:
             self.num_rows[units],
         )
 
-    def take(self, units: Int64Array) -> ColumnStatistics:
+    def at(self, units: Int64Array) -> ColumnStatistics:
         """Return those of some units, in their order."""
         rows = to_arrow(units)
         return ColumnStatistics(

@@ -67,8 +67,9 @@ class _Block(NamedTuple):
 
 @dataclass(slots=True)
 class _Joined:
-    """What some blocks have together, kept by their reader: it refers to no reader, so that all of
-    it goes with its last user, and not when Python next looks for cycles.
+    """What some blocks have together, as their reader keeps it.
+
+    It refers to no reader: so all goes with its last user, not when Python next looks for cycles.
     """
 
     numbers: tuple[int, ...]
@@ -111,7 +112,7 @@ class IndexPart:
             order = np.argsort(stored, kind="stable")
             rows = order[np.searchsorted(stored, wanted, sorter=order)]
             joined.statistics = {
-                name: ColumnStatistics.joined([each[name] for each in known]).take(rows)
+                name: ColumnStatistics.joined([each[name] for each in known]).at(rows)
                 for name in (names if known else ())
             }
         return joined.statistics

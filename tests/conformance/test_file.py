@@ -233,46 +233,6 @@ def test_a_region_without_rows_leaves_no_trace(storage, options):
     assert with_empty.num_regions == without.num_regions == 2
 
 
-@both_codecs
-def test_the_index_alone_suffices_to_read_the_data(storage, options):
-    regions = ten_by_ten(rotated=True)
-    file, _ = write_file(storage, regions, 10, options=options)
-    index = (storage._root / file.index_path).read_bytes()
-    data = (storage._root / file.data_path).read_bytes()
-    # Only Arrow, JSON and zstd from here on, as another program would do it.
-    import base64
-    import json
-    import struct
-
-    import zstandard
-
-    table = pa.ipc.open_file(index).read_all()
-    described = json.loads(table.schema.metadata[b"arrow_shuffle"])
-    assert described["data_bytes"] == len(data)
-    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(described["data_schema"])))
-    rows = []
-    width, at = len(schema), schema.get_field_index("v")
-    for region in table.to_pylist():
-        # Few rows, so that all columns are in one frame.
-        assert set(region["num_frames"]) == {1}
-        assert set(region["column_frame"]) == {0}
-        edges = [*region["first_row"], region["num_rows"]]
-        for chunk, (offset, length) in enumerate(
-            zip(region["offset"], region["frame_length"], strict=True)
-        ):
-            stored = data[offset : offset + length]
-            if region["encoding"][chunk] == 0:
-                rows += pa.ipc.read_record_batch(pa.py_buffer(stored), schema)["v"].to_pylist()
-                continue
-            raw = region["column_raw_length"][width * chunk : width * (chunk + 1)]
-            column = zstandard.decompress(stored)[sum(raw[:at]) : sum(raw[: at + 1])]
-            size, base = struct.unpack_from("<xB6xq", column)  # a node has width and base
-            num_rows = edges[chunk + 1] - edges[chunk]
-            numbers = [column[16 + size * i : 16 + size * (i + 1)] for i in range(num_rows)]
-            rows += [base + int.from_bytes(number, "little") for number in numbers]
-    assert sorted(rows) == list(range(1_000))
-
-
 def test_chunks_start_at_multiples_of_eight_and_follow_each_other(storage):
     for number, options in enumerate(CODECS):
         regions = ten_by_ten(rotated=True)

@@ -223,7 +223,7 @@ def test_a_damaged_version_is_not_merged(path, how):
     file = files_of(open_shuffle(path))[2]
     for damaged in (path / file.data_path, path / file.index_path):
         sound = damaged.read_bytes()
-        damaged.write_bytes(sound[:100] + bytes([sound[100] ^ 1]) + sound[101:])
+        damaged.write_bytes(sound[:20] + bytes([sound[20] ^ 1]) + sound[21:])
         before = files_below(path)
         with pytest.raises(CorruptShuffleError, match=damaged.name):
             merge_shuffle(path, **how, options=TINY)
