@@ -49,7 +49,7 @@ def fill(disk, leave=0):
 
 @guarantee("disk full at any step")
 @CODECS
-@pytest.mark.parametrize("leave", [0, 4096, 200_000, 700_000])
+@pytest.mark.parametrize("leave", [0, 4096, 200_000, 600_000])
 def test_a_disk_that_fills_up_while_a_map_task_writes(small_disk, codec, leave):
     path = small_disk / "s"
     filler = fill(small_disk, leave)

@@ -107,7 +107,7 @@ receipt = write_and_commit(task, spark.range(0, tasks, 1, tasks), "errorifexists
 assert receipt.num_rows == 2 * tasks
 print(resident_bytes() - before)
 before = forget_peak()
-few = MergePolicy(rewrite="never", max_index_bytes=20_000)
+few = MergePolicy(rewrite="never", max_index_bytes=8_000)
 report = connector.merge_shuffle(spark, path, by="map_output", policy=few, options=FAST)
 assert tasks // 10 < report.num_map_outputs[1] < tasks
 print(resident_bytes() - before)
