@@ -352,7 +352,7 @@ def test_a_collection_that_dies_anywhere_is_finished_by_the_next(s3: S3Server, m
         place.check_no_orphan()
         ends.append(sorted(place.files()))
         step += 1
-    assert step >= 6, "three puts, two removals, and none"
+    assert step >= 6, "two puts, three removals, and none"
     assert all(one == ends[-1] for one in ends), "a fence takes no second number"
 
 

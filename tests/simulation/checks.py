@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 WHOLE_STATES, MOST_STATES = times(100, 200), times(140, 280)
 """Per scenario, with any number of preemptions, and in all; `make simulate` goes on."""
 
-LEAST_SCHEDULES = times(1_500, 50_000)
+LEAST_SCHEDULES = 50_000
 """In all scenarios of one kind of storage."""
 
 
