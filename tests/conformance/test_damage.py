@@ -313,7 +313,7 @@ def test_every_flip_and_every_truncation(sound, kind):
     read = reader_of(sound, kind)
     expected = read()
     is_plain = sound.path.parent.name.startswith("plain")
-    most = len(original) if IS_NIGHT or (is_plain and kind != "index") else 90
+    most = len(original) if IS_NIGHT or (is_plain and kind != "index") else 135
     every = range(0, len(original), max(1, len(original) // most))
     some = range(0, len(original), 1 + len(original) // 4)
     # What no reader of rows needs: magic, padding, a footer; statistics; white space in a marker.
