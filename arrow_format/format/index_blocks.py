@@ -90,9 +90,7 @@ def encode_block(parts: Sequence[Region]) -> bytes:
         "num_rows": [part.num_rows for part in parts],
         "rows_before": [-int(part.chunks.first_row[0]) for part in parts],
     }
-    columns = [
-        to_arrow(np.array(numbers[name], str(type_))) for name, type_ in _NUMBERS.items()
-    ]
+    columns = [to_arrow(np.array(numbers[name], str(type_))) for name, type_ in _NUMBERS.items()]
     columns += [_lists(lists[name], type_) for name, type_ in _LISTS.items()]
     return encode_batch(pa.RecordBatch.from_arrays(columns, schema=BLOCK_SCHEMA))
 

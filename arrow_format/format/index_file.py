@@ -113,9 +113,7 @@ def encode_index(
                 for part in parts
             ]
             rows = np.concatenate(chunks)
-            section = encode_section(
-                {name: column.at(rows) for name, column in statistics.items()}
-            )
+            section = encode_section({name: column.at(rows) for name, column in statistics.items()})
         blocks.append((first, end, encode_block(parts), section))
     return assemble(msgspec.to_builtins(metadata, enc_hook=to_json), blocks)
 

@@ -168,6 +168,7 @@ class PartitionedFileReader:
         self.storage = storage
         self.file = file
         self._file_bytes: bytes | None = None
+        """Of a small index: its blocks and statistics are never asked for again."""
         self._blocks: dict[int, _Block] = {}
         self._last: _Joined | None = None
         self._regions: tuple[Region, ...] | None = None
@@ -316,8 +317,6 @@ class PartitionedFileReader:
             blocks = self._open(numbers, with_statistics=has_any)
             parts = (part for block in blocks for part in block.parts)
             self._last = joined = _Joined(numbers, tuple(joined_parts(parts)))
-        if len(numbers) < len(self.directory.blocks):
-            self._file_bytes = None
         return IndexPart(self, joined)
 
     def load(self) -> PartitionedFileReader:
