@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 Schemas: TypeAlias = tuple[pa.Schema, str | None]
 """The schema of rows in Arrow, and Spark's JSON of it; None: they were written without Spark."""
 
+COLLATIONS = "__COLLATIONS"
+"""Key of a field's metadata: the collations of the strings in it, by their paths."""
+
 _NULLABILITY = ("nullable", "containsNull", "valueContainsNull")
 
 _NUMBERS = {
@@ -112,11 +115,20 @@ def rename_spark(
         return None
     described = json.loads(text)
     fields = [
-        field | {"name": names.get(field["name"], field["name"])}
+        _renamed(field, names.get(field["name"], field["name"]))
         for field in described["fields"]
         if field["name"] not in dropped
     ]
     return json.dumps(described | {"fields": fields}, separators=(",", ":"))
+
+
+def _renamed(field: dict[str, Any], name: str) -> dict[str, Any]:
+    metadata = field.get("metadata") or {}
+    if COLLATIONS in metadata:  # by path, which begins with the name of the column
+        length = len(field["name"])
+        by_path = {name + path[length:]: text for path, text in metadata[COLLATIONS].items()}
+        field = field | {"metadata": metadata | {COLLATIONS: by_path}}
+    return field | {"name": name}
 
 
 def _fields(text: str | None) -> dict[str, dict[str, Any]]:

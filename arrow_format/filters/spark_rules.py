@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyarrow import types as pt
 
+from arrow_format.arrays.spark_schema_evolution import COLLATIONS
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -222,7 +224,7 @@ def _padded(field: Mapping[str, Any]) -> str:
 
 
 def _refused(field: Mapping[str, Any]) -> str | None:
-    collations = _labels(field).get("__COLLATIONS")
+    collations = _labels(field).get(COLLATIONS)
     if isinstance(collations, dict) and field["name"] in collations:
         return (
             f"has the collation {str(collations[field['name']]).partition('.')[2]}, and only bytes "

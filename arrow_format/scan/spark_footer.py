@@ -21,6 +21,7 @@ from pyarrow import types as pt
 
 from arrow_format.arrays.buffers import to_numpy
 from arrow_format.arrays.selection import keep
+from arrow_format.arrays.spark_schema_evolution import COLLATIONS
 from arrow_format.errors import SchemaError
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ METADATA_KEY = b"SPARK::metadata::json"
 TIME_PRECISION_KEY = b"SPARK::time::precision"
 """Metadata of an Arrow field in which Spark keeps the precision of a TIME column."""
 
-COLLATIONS = "__COLLATIONS"
 INTERNAL = ("__", "spark.")
 """Prefixes of column metadata that Spark uses internally."""
 

@@ -7,6 +7,7 @@ import pytest
 
 from arrow_format.arrays.spark_schema_evolution import (
     labelled_columns,
+    rename_spark,
     same_spark_type,
     spark_refusals,
     widen_schemas,
@@ -123,3 +124,34 @@ def test_labelled_columns():
     )
     assert labelled_columns(text) == {"a", "x"}
     assert labelled_columns(None) == frozenset()
+
+
+def test_a_renamed_column_keeps_its_collations():
+    def described(*columns):
+        fields = [
+            {"name": name, "type": type_, "nullable": True, "metadata": {"comment": "c"} | labels}
+            for name, type_, labels in columns
+        ]
+        return {"type": "struct", "fields": fields}
+
+    def collated(**by_path):
+        return {"__COLLATIONS": by_path}
+
+    inside = {"ks.element": "icu.UNICODE", "ks.element.k": "spark.UTF8_LCASE"}
+    texts = array(True) | {"elementType": array(True) | {"elementType": "string"}}
+    before = described(
+        ("k", "string", collated(k="spark.UTF8_LCASE")),
+        ("ks", texts, collated(**inside)),
+        ("x", "integer", {}),
+    )
+    after = described(
+        ("ks", "string", collated(ks="spark.UTF8_LCASE")),
+        (
+            "key",
+            texts,
+            collated(**{"key" + path.removeprefix("ks"): c for path, c in inside.items()}),
+        ),
+    )
+    names = {"k": "ks", "ks": "key"}
+    assert json.loads(rename_spark(json.dumps(before), names, ["x"])) == after
+    assert rename_spark(None, names) is None
