@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import structs
 
-from arrow_format.arrays.column_ids import Columns
+from arrow_format.arrays.column_ids import Columns, names_in
 from arrow_format.arrays.schema_evolution import can_read_as
 from arrow_format.arrays.spark_schema_evolution import Schemas, spark_refusals, widen_schemas
 from arrow_format.errors import (
@@ -28,7 +28,7 @@ from arrow_format.errors import (
     ShuffleOverwrittenError,
 )
 from arrow_format.keys.partitioner import key_columns, partitioner_from_description
-from arrow_format.log.altered import as_called_in
+from arrow_format.log.altered import altered, as_called_in
 from arrow_format.log.names import segment_of
 from arrow_format.log.outputs import MapOutputs
 from arrow_format.log.result import released_error
@@ -150,15 +150,17 @@ def _changes_of(log: LogReader, view: LogView, span: VersionSpan) -> Snapshot:
 def _as_called_in(entry: LogEntry, last: LogEntry) -> LogEntry:
     """Return an entry with the names that its columns have later.
 
-    A column that was dropped is left out; not one that an overwrite did away with, since that is no
-    reason to keep its values from who reads them for the first time.
+    A column that was dropped is left out. One that an overwrite did away with is not, under a name
+    that no later column has: its values would be null for a reader that never had them.
     """
-    shape, later = entry.shape, last.shape
-    if shape.columns == later.columns or shape.shuffle_id != later.shuffle_id:
+    shape, later = entry.shape, last.columns
+    if shape.columns == later:
         return entry
-    return structs.replace(
-        entry, state=structs.replace(entry.state, shape=as_called_in(shape, later.columns))
-    )
+    if shape.shuffle_id == last.shuffle_id:
+        shape = as_called_in(shape, later)
+    else:
+        shape = altered(shape, names_in(shape.columns, later))
+    return structs.replace(entry, state=structs.replace(entry.state, shape=shape))
 
 
 LaterColumns: TypeAlias = tuple[Columns, str | None]

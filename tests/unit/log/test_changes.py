@@ -14,6 +14,7 @@ from arrow_format.errors import (
     ShuffleNotFoundError,
     ShuffleOverwrittenError,
 )
+from arrow_format.jobs.alter import alter_columns
 from arrow_format.log.changes import check_commit_id, commit_id_of, steps_after
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.snapshot import VersionSpan
@@ -291,6 +292,24 @@ def test_what_was_overwritten_is_read_with_the_columns_that_replaced_it_if_it_fi
     add(tmp_path, 30, mode="overwrite", batch=batch)
     with pytest.raises(SchemaError, match="differ in their schema"):
         open_shuffle_changes(tmp_path, 2, overwrites="deliver")
+
+
+def test_what_was_overwritten_is_read_by_ids(tmp_path):
+    sevens, eights = pa.array([7] * N), pa.array([8] * N)
+    add_with(tmp_path, 0, a=sevens, b=eights)
+    alter_columns(tmp_path, rename={"a": "b", "b": "a"})
+    add_with(tmp_path, 10, mode="overwrite", a=eights, b=sevens)
+    both = open_shuffle_changes(tmp_path, 0, overwrites="deliver").read().read_all()
+    assert both["a"].to_pylist() == 2 * eights.to_pylist()
+    assert both["b"].to_pylist() == 2 * sevens.to_pylist()
+    # A name that comes back is another column, in which rows of before would be null.
+    add_with(tmp_path, 20, mode="overwrite", b=sevens)
+    add_with(tmp_path, 30, mode="overwrite", a=eights, b=sevens)
+    for start in (0, 1):
+        with pytest.raises(SchemaError, match="differ in their schema"):
+            open_shuffle_changes(tmp_path, start, overwrites="deliver")
+    delivered = open_shuffle_changes(tmp_path, 3, overwrites="deliver").read().read_all()
+    assert sorted(delivered["v"].to_pylist()) == rows(20, 30)
 
 
 def test_a_commit_whose_segment_is_gone_is_still_the_one_that_was_read(path, small_log):
