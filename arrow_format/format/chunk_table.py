@@ -133,8 +133,7 @@ class ChunkTable:
     def __post_init__(self) -> None:
         """Add up what the frames of each chunk have."""
         first_frame = np.append(0, np.cumsum(self.num_frames, dtype=np.int64))
-        sums = np.append(0, np.cumsum(self.frame_length))
-        length = np.diff(sums[first_frame])
+        length = np.add.reduceat(self.frame_length, first_frame[:-1])
         raw = self.column_raw_length.sum(axis=1, dtype=np.int64)
         raw = np.where(self.encoding == Encoding.FRAMES, raw, length)
         for name, value in (("first_frame", first_frame), ("length", length), ("raw_length", raw)):

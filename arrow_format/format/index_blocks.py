@@ -205,10 +205,10 @@ def _chunk_table(arrays: dict[str, NDArray[Any]], rows_before: int, num_columns:
     ):
         msg = "chunks or their frames contradict each other"
         raise ValueError(msg)
-    first_frame = np.append(0, np.cumsum(num_frames, dtype=np.int64))
-    chunk_length = np.diff(np.append(0, np.cumsum(length))[first_frame])
+    first_frame = np.cumsum(num_frames, dtype=np.int64) - num_frames
+    chunk_length = np.add.reduceat(length, first_frame)
     table = ChunkTable(
-        np.append(0, np.cumsum(rows))[:-1] - rows_before,
+        np.cumsum(rows) - rows - rows_before,
         rows,
         np.cumsum(gaps + chunk_length) - chunk_length,
         arrays["chunk_encoding"],
@@ -218,7 +218,7 @@ def _chunk_table(arrays: dict[str, NDArray[Any]], rows_before: int, num_columns:
         length,
         arrays["frame_crc32"],
     )
-    if not np.bincount((frame + first_frame[:-1, None]).ravel(), minlength=len(length)).all():
+    if not np.bincount((frame + first_frame[:, None]).ravel(), minlength=len(length)).all():
         msg = "a frame holds no column"
         raise ValueError(msg)
     return table
