@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from arrow_format.arrays.stored_types import missing_column
-from arrow_format.errors import (
-    CommitConflictError,
-    OptionError,
-    SchemaError,
-    StorageError,
-    UnsettledCommitError,
-)
+from arrow_format.errors import CommitConflictError, OptionError, SchemaError
+from arrow_format.jobs.cleanup import publish
 from arrow_format.keys.partitioner import as_names, key_columns, partitioner_from_description
 from arrow_format.log.altered import altered
 from arrow_format.log.commit_log import CommitLog, draft
@@ -179,26 +175,21 @@ def alter_columns(
         meant = named
         return draft(view, "alter", state={"shape": altered(shape, names, drop)})
 
-    try:
-        entry = log.append(decide, sync=True)
-    except StorageError as error:
-        if not log.has_put:
-            raise
-        msg = (
-            f"{storage.root}: it is not known whether the columns were altered, since the store "
-            f"did not answer, or refused to ({error}). Look at the newest version, then try again"
-        )
-        raise UnsettledCommitError(msg) from error
-    assert entry is not None  # since decide returns an entry, or raises
+    entry = publish(log, decide, "the columns were altered")
     return Alteration(storage.root, entry.version, entry.data_schema)
 
 
 def _checked_names(names: Mapping[str, str]) -> dict[str, str]:
     given = dict(names)
-    if not all(isinstance(name, str) and name for pair in given.items() for name in pair):
+    if not all(_is_name(name) for pair in given.items() for name in pair):
         msg = f"names={names!r}: expected new names of columns by their old ones"
         raise OptionError(msg)
     return given
+
+
+def _is_name(name: object) -> bool:
+    """Whether it is a text, not empty and without half a surrogate pair, which UTF-8 lacks."""
+    return isinstance(name, str) and bool(name) and not re.search("[\ud800-\udfff]", name)
 
 
 def _problems(

@@ -147,6 +147,25 @@ def append_entry(
     return entry
 
 
+def publish(log: CommitLog, decide: Callable[[LogView], LogEntry], what: str) -> LogEntry:
+    """Commit an entry that names no new file, durably; ``what`` it does is for messages.
+
+    Raises as :meth:`CommitLog.append`, and UnsettledCommitError where the put has no answer.
+    """
+    try:
+        entry = log.append(decide, sync=True)
+    except StorageError as error:
+        if not log.has_put:
+            raise
+        msg = (
+            f"{log.root}: it is not known whether {what}, since the store did not answer, or "
+            f"refused to ({error}). Look at the newest version, then try again"
+        )
+        raise UnsettledCommitError(msg) from error
+    assert entry is not None  # since decide returns an entry, or raises
+    return entry
+
+
 def _settle(job: ShuffleJob, log: CommitLog, error: BaseException) -> None:
     end = None
     try:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from arrow_format.errors import StorageError, UnsettledCommitError
+from arrow_format.jobs.cleanup import publish
 from arrow_format.jobs.commit import receipt_of
 from arrow_format.jobs.map_outputs import check_files
 from arrow_format.log.commit_log import CommitLog, draft
@@ -107,18 +107,7 @@ def rollback_shuffle(
             totals=totals_of(snapshot, storage.root),
         )
 
-    try:
-        entry = log.append(decide, sync=True)
-    except StorageError as error:
-        if not log.has_put:
-            raise
-        msg = (
-            f"{storage.root}: it is not known whether version {source} was rolled back to, since "
-            f"the store did not answer, or refused to ({error}). Look at the newest version, then "
-            "try again"
-        )
-        raise UnsettledCommitError(msg) from error
-    assert entry is not None  # since decide returns an entry, or raises
+    entry = publish(log, decide, f"version {source} was rolled back to")
     return receipt_of(storage, entry)
 
 

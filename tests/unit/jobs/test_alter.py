@@ -30,6 +30,8 @@ from arrow_format.errors import (
     OptionError,
     SchemaError,
     ShuffleNotFoundError,
+    StorageError,
+    UnsettledCommitError,
 )
 from arrow_format.jobs.alter import alter_columns
 from arrow_format.jobs.commit import commit_job
@@ -356,6 +358,8 @@ def test_bounds_of_an_erased_key_are_found_under_its_old_name(tmp_path):
         ({}, OptionError, "no column is to be renamed or dropped"),
         ({"rename": {"v": ""}}, OptionError, "expected new names of columns"),
         ({"rename": {"v": 3}}, OptionError, "expected new names of columns"),
+        ({"rename": {"v": "\ud800"}}, OptionError, "expected new names of columns"),
+        ({"drop": ["\ud800"]}, SchemaError, "is not there"),
         ({"drop": ["v"], "expected_version": 0}, CommitConflictError, "expected_version=0"),
     ],
 )
@@ -405,3 +409,25 @@ def test_of_two_that_rename_a_column_one_wins(path):
         instead_of_first_entry(meanwhile),
     ):
         rename_columns(path, {"v": "text"})
+
+
+@pytest.mark.parametrize("is_put", [True, False])
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (lambda path: rename_columns(path, {"v": "w"}), "the columns were altered"),
+        (lambda path: rollback_shuffle(path, 1), "version 1 was rolled back to"),
+    ],
+)
+def test_without_an_answer_it_says_that_it_does_not_know(path, change, what, is_put):
+    def unanswered(put, _):
+        if is_put:
+            put()
+        raise StorageError("no answer")
+
+    with (
+        pytest.raises(UnsettledCommitError, match=rf"not known whether {what}.*no answer.*Look"),
+        instead_of_first_entry(unanswered),
+    ):
+        change(path)
+    assert log_of(path).newest_version() == 1 + is_put
