@@ -281,11 +281,6 @@ class PartitionedFileReader:
         blocks = sum(block.num_bytes for block in list(self._blocks.values()))
         return self.file.directory_bytes + blocks + len(self._file_bytes or b"")
 
-    def forget(self) -> None:
-        """Keep nothing but the directory."""
-        self._file_bytes = self._last = self._regions = None
-        self._blocks = {}
-
     def of_ranges(
         self, ranges: Iterable[tuple[int, int]], columns: Iterable[str] = ()
     ) -> IndexPart:

@@ -32,7 +32,6 @@ HEIGHT = 6
 
 _EIGHTHS_ACROSS = " ▏▎▍▌▋▊▉█"
 _EIGHTHS_UP = " ▁▂▃▄▅▆▇█"
-_ASCII_ACROSS = "        #"
 _ASCII_UP = "  ..::||#"
 _USUAL = "cyan"
 _LARGE = "yellow"

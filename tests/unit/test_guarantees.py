@@ -18,6 +18,10 @@ class TestGroup:
 class Machine: ...
 
 TestMachine = Machine.TestCase
+
+@nightly
+@guarantee("counts")
+def test_at_night(): ...
 """
 
 
@@ -30,6 +34,12 @@ def test_marks_are_read_from_functions_classes_and_machines(tmp_path):
         "snapshots": [f"{file}::test_rows", f"{file}::TestGroup::test_more"],
         "faults": [f"{file}::TestMachine"],
     }
+
+
+def test_a_file_that_only_a_night_tries_keeps_no_guarantee(tmp_path):
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_some.py").write_text(f"pytestmark = nightly\n{SOURCE}")
+    assert marked_tests(tmp_path) == {}
 
 
 def test_an_unknown_guarantee_is_refused():

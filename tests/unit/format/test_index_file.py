@@ -217,7 +217,7 @@ def test_a_range_of_a_large_index_opens_the_blocks_of_the_range_alone():
     blocks = reader.directory.blocks
     assert len(blocks) > 5
     assert all(block.length < index_file.BLOCK_BYTES for block in blocks)
-    reader.forget()
+    reader = reader_of(index, said_of(index))
     reader.of_ranges([(blocks[2].first, blocks[2].first + 1)])
     assert [*reader._blocks] == [2]
     with pytest.raises(CorruptShuffleError, match="rows are not there once"):

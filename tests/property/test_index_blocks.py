@@ -1,0 +1,110 @@
+"""What is read by any blocks of the index is what was written: rows, counts, extremes, merges."""
+
+import tempfile
+
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arrow_format import merge_shuffle, open_shuffle
+from arrow_format.format import index_file
+from arrow_format.jobs.commit import commit_job
+from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.model import BROADCAST
+from arrow_format.options import MERGE_BY, WriteOptions
+from arrow_format.read import partitioned_file
+from arrow_format.write.merge_policy import MergePolicy
+from tests.support.exhaustive import times
+from tests.support.merges import FromColumn, numbered_batches
+from tests.support.small_shuffles import SCHEMA
+
+OPTIONS = st.builds(
+    WriteOptions,
+    sync=st.just(False),
+    codec=st.sampled_from(["zstd", "none"]),
+    sort_buffer_bytes=st.sampled_from([1 << 10, 1 << 20]),
+    chunk_bytes=st.sampled_from([1, 200, 1 << 16]),
+    statistics=st.just("all"),
+)
+BLOCKS = st.sampled_from([1, 100, 400, index_file.BLOCK_BYTES])
+SMALL = st.sampled_from([0, partitioned_file.SMALL_BYTES])
+"""Where 0, each block is a request of its own."""
+
+
+def commit(path, n, tasks, options, sort_by):
+    job = begin_job(
+        path, SCHEMA, num_subpartitions=n, partitioner=FromColumn(), options=options,
+        sort_by=sort_by,
+    )  # fmt: skip
+    statuses = [
+        run_map_task(job, number, 0, numbered_batches(ids, 100 * number))
+        for number, ids in enumerate(tasks)
+    ]
+    commit_job(job, statuses, mode="append")
+
+
+def rows_of(n, tasks):
+    """Every `(subpartition, p, v, s)` that a reader must find."""
+    found = []
+    for number, ids in enumerate(tasks):
+        for batch in numbered_batches(ids, 100 * number):
+            for row in batch.to_pylist():
+                everyone = range(n) if row["p"] == BROADCAST else [row["p"]]
+                found += [(subpartition, *row.values()) for subpartition in everyone]
+    return sorted(found)
+
+
+@settings(max_examples=times(40, 400))
+@given(st.data())
+def test_rows_of_any_ranges_columns_and_filters(data):
+    n = data.draw(st.integers(1, 40))
+    one = st.integers(0, n - 1)
+    ids = st.lists(one | st.just(BROADCAST) if data.draw(st.booleans()) else one, max_size=60)
+    tasks = data.draw(st.lists(ids, min_size=1, max_size=3))
+    sort_by = data.draw(st.sampled_from([(), (("v", "descending"),)]))
+    with tempfile.TemporaryDirectory() as path, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(index_file, "BLOCK_BYTES", data.draw(BLOCKS))
+        patch.setattr(partitioned_file, "SMALL_BYTES", data.draw(SMALL))
+        commit(path, n, tasks, data.draw(OPTIONS), sort_by)
+        written = rows_of(n, tasks)
+        shuffle = open_shuffle(path)
+        check(shuffle, written, data)
+        merge_shuffle(
+            path, by=data.draw(st.sampled_from(MERGE_BY)), options=data.draw(OPTIONS),
+            policy=MergePolicy(rewrite="always"),
+        )  # fmt: skip
+        merged = open_shuffle(path)
+        assert (
+            merged.read(with_subpartition=True).read_all()
+            == shuffle.read(with_subpartition=True).read_all()
+        )
+        check(merged, written, data)
+        assert merged.verify().num_rows == shuffle.num_rows
+
+
+def check(shuffle, written, data):
+    """Read some of it in several ways, of one open shuffle, so that blocks are kept in between."""
+    n = shuffle.num_subpartitions
+    for _ in range(3):
+        asked = data.draw(st.none() | st.lists(st.integers(0, n - 1), max_size=8, unique=True))
+        columns = data.draw(st.sampled_from([None, ["v"], ["s", "p"], []]))
+        least = data.draw(st.none() | st.integers(0, 260))
+        condition = None if least is None else pc.field("v") >= least
+        wanted = [
+            row
+            for row in written
+            if (asked is None or row[0] in asked) and (least is None or row[2] >= least)
+        ]
+        found = shuffle.read(asked, columns, filter=condition, with_subpartition=True).read_all()
+        names = SCHEMA.names if columns is None else columns
+        places = [0, *(1 + SCHEMA.get_field_index(name) for name in names)]
+        rows = [tuple(row[name] for name in ("_subpartition", *names)) for row in found.to_pylist()]
+        assert sorted(rows) == sorted(tuple(row[i] for i in places) for row in wanted)
+        assert found["_subpartition"].to_pylist() == sorted(row[0] for row in wanted)
+        if asked is None:
+            assert shuffle.count_rows(filter=condition) == len(wanted)
+            values = [row[2] for row in wanted]
+            ends = (min(values), max(values)) if values else (None, None)
+            (extremes,) = shuffle.min_max(["v"], filter=condition).values()
+            assert tuple(end.as_py() for end in extremes) == ends
