@@ -1,8 +1,8 @@
 """Ids of columns at every depth, which tell a column from others that had its name; pure.
 
 Ids of a schema are listed depth first: each column, then what is inside it. An id is given once:
-see ``docs/format/v1.md``. What is read from a file is called by the names of its version, so that
-nothing but this module knows that the names in the file may be others.
+see ``docs/format/reading.md``. What is read from a file is called by the names of its version, so
+that nothing but this module knows that the names in the file may be others.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A chunk of encoding ``FRAMES`` is zstd frames one behind the other, each of the packed columns that
 name it, in their order. One of encoding ``IPC`` is a single frame, an Arrow message that all
-columns name. See ``docs/format/v1.md`` and ``docs/adr/0011-column-frames.md``.
+columns name. See ``docs/format/reading.md`` and ``docs/adr/0011-column-frames.md``.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A block is one zstd frame of an Arrow record batch with a row per *part*: rows of one region, one
 behind the other, whose subpartitions ascend. A rotated region has two parts where its subpartitions
-wrap, so who reads parts needs to know of no rotation. See ``docs/format/v1.md``.
+wrap, so who reads parts needs to know of no rotation. See ``docs/format/reading.md``.
 """
 
 from __future__ import annotations

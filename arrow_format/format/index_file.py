@@ -5,7 +5,7 @@
     "ASHFIDX1" | blocks | statistics of blocks | directory | length, CRC-32, "ASHFIDX1"
 
 The directory is a zstd frame of JSON: the metadata of the file, and place and CRC-32 of each block
-and of its statistics. The log has the directory's length and CRC-32. See ``docs/format/v1.md``.
+and of its statistics. The log has the directory's length and CRC-32: ``docs/format/reading.md``.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ A *node* is a column or something inside one: the item of a list, the fields of 
 depth-first order, exactly as the data schema nests them (a map is a list of its keys and items).
 Its header is ``flags u8, width u8, digits u8, five zero bytes, base i64``; its buffers follow those
 of the node before it: a validity bitmap if flag 1 is set, then its values. See
-``docs/format/v1.md``.
+``docs/format/packed.md``.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ version. The others give jobs up, hold rows that wait to be flushed, or change w
 A checkpoint is the entry of its number with what all entries of a range do together, so that few
 files hold a log however long it is: it replaces the entries after
 :func:`~arrow_format.log.names.link_of` its number. Where it begins with the log, as for a *base* or
-a tag, it replaces all entries up to its number. See ``docs/format/v1.md``.
+a tag, it replaces all entries up to its number. See ``docs/format/reading.md``.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The JSON is declared: msgspec decodes it to the types of the value, checks them, and encodes it.
 Apart from the log's entries, since the files of consumers have the same frame, without sections.
-See ``docs/format/v1.md``.
+See ``docs/format/reading.md``.
 """
 
 from __future__ import annotations

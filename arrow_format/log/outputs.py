@@ -1,7 +1,7 @@
 """The map outputs of an entry, a checkpoint or a version: a table, decoded when it is needed.
 
 A version may have a hundred thousand of them. Sums and selections work on columns; objects are made
-of the map outputs that are asked for. See ``docs/format/v1.md`` for the columns.
+of the map outputs that are asked for. See ``docs/format/reading.md`` for the columns.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Rows and bytes of each subpartition, as a section of an entry or checkpoint.
 
-See ``docs/format/v1.md``.
+See ``docs/format/reading.md``.
 """
 
 from __future__ import annotations

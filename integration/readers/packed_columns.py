@@ -1,4 +1,4 @@
-"""Columns of Arrow from packed ones, as ``docs/format/v1.md`` describes them."""
+"""Columns of Arrow from packed ones, as ``docs/format/packed.md`` describes them."""
 
 from __future__ import annotations
 
