@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import zstandard
 
-from arrow_format.format.ipc import END_OF_STREAM, is_compressed, num_nodes
+from arrow_format.format.ipc import END_OF_STREAM, facts_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,19 +62,26 @@ def message_of(frame: bytes | memoryview, schema: pa.Schema) -> pa.Buffer:
 
     What is inside is not checked. Raises one of MALFORMED.
     """
+    return _message(frame, schema)[0]
+
+
+def _message(frame: bytes | memoryview, schema: pa.Schema) -> tuple[pa.Buffer, bool]:
+    """Return a message, and whether it states nulls."""
     message = content_of(frame)
-    if is_compressed(memoryview(message)):
+    return message, _check_message(memoryview(message), schema)
+
+
+def _check_message(message: memoryview, schema: pa.Schema) -> bool:
+    """Return whether a message of all columns of a schema states nulls."""
+    facts, expected = facts_of(message), _num_nodes(schema)
+    if facts.is_compressed:
         msg = "buffers are compressed inside of a frame"
         raise ValueError(msg)
-    _check_columns(message, schema)
-    return message
-
-
-def _check_columns(message: pa.Buffer | bytes, schema: pa.Schema) -> None:
-    found, expected = num_nodes(memoryview(message)), _num_nodes(schema)
-    if found != expected:
-        msg = f"a batch of {found} arrays, expected {expected}: {', '.join(schema.names)}"
+    if facts.num_nodes != expected:
+        names = ", ".join(schema.names)
+        msg = f"a batch of {facts.num_nodes} arrays, expected {expected}: {names}"
         raise ValueError(msg)
+    return facts.has_nulls
 
 
 @lru_cache(64)
@@ -93,7 +100,8 @@ def decode_batch(frame: bytes | memoryview, schema: pa.Schema) -> pa.RecordBatch
 
     Raises one of MALFORMED.
     """
-    return _checked(pa.ipc.read_record_batch(message_of(frame, schema), schema))
+    message, has_nulls = _message(frame, schema)
+    return _checked(pa.ipc.read_record_batch(message, schema), has_nulls=has_nulls)
 
 
 def encode_table(table: pa.Table) -> bytes:
@@ -116,7 +124,7 @@ def decode_batches(frames: Sequence[bytes], schema: pa.Schema) -> tuple[pa.Table
     """
     messages = [content_of(each).to_pybytes() for each in frames]
     for message in {message[:8]: message for message in messages}.values():
-        _check_columns(message, schema)
+        _check_message(memoryview(message), schema)
     with pa.ipc.open_stream(b"".join([schema.serialize(), *messages, END_OF_STREAM])) as reader:
         batches = list(reader)
     table = pa.Table.from_batches(batches, schema).combine_chunks()
@@ -125,8 +133,11 @@ def decode_batches(frames: Sequence[bytes], schema: pa.Schema) -> tuple[pa.Table
     return table, list(map(len, batches))
 
 
-def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _checked(batch: pa.RecordBatch, *, has_nulls: bool = True) -> pa.RecordBatch:
+    """Check a batch; nulls need not be looked for where its message states none."""
     batch.validate(full=True)
+    if not has_nulls:
+        return batch
     for field, column in zip(batch.schema, batch.columns, strict=True):
         if _has_nulls(column, field):
             msg = f"column {field.name} has nulls"

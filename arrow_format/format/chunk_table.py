@@ -7,7 +7,7 @@ columns name. See ``docs/format/reading.md`` and ``docs/adr/0011-column-frames.m
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field, fields
 from enum import IntEnum
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -130,13 +130,17 @@ class ChunkTable:
     raw_length: Int64Array = field(init=False)
     """Bytes of each chunk before compression: of its packed columns, or of the message."""
 
-    def __post_init__(self) -> None:
+    known: InitVar[tuple[Int64Array, Int64Array, Int64Array] | None] = None
+    """These three, where they were added up before."""
+
+    def __post_init__(self, known: tuple[Int64Array, Int64Array, Int64Array] | None) -> None:
         """Add up what the frames of each chunk have."""
-        first_frame = np.append(0, np.cumsum(self.num_frames, dtype=np.int64))
-        length = np.add.reduceat(self.frame_length, first_frame[:-1])
-        raw = self.column_raw_length.sum(axis=1, dtype=np.int64)
-        raw = np.where(self.encoding == Encoding.FRAMES, raw, length)
-        for name, value in (("first_frame", first_frame), ("length", length), ("raw_length", raw)):
+        if known is None:
+            first_frame = np.append(0, np.cumsum(self.num_frames, dtype=np.int64))
+            length = np.add.reduceat(self.frame_length, first_frame[:-1])
+            raw = self.column_raw_length.sum(axis=1, dtype=np.int64)
+            known = first_frame, length, np.where(self.encoding == Encoding.FRAMES, raw, length)
+        for name, value in zip(("first_frame", "length", "raw_length"), known, strict=True):
             object.__setattr__(self, name, value)
 
     @staticmethod
@@ -179,15 +183,21 @@ class ChunkTable:
             self.column_raw_length[first:end],
             self.frame_length[frames],
             self.frame_crc32[frames],
+            (
+                self.first_frame[first : end + 1] - self.first_frame[first],
+                self.length[first:end],
+                self.raw_length[first:end],
+            ),
         )
 
     @staticmethod
     def joined(tables: Sequence[ChunkTable]) -> ChunkTable:
         """Return the chunks of tables of one file and region, one behind the other."""
         arrays = [table.arrays() for table in tables]
-        return ChunkTable(
-            **{name: np.concatenate([each[name] for each in arrays]) for name in arrays[0]}
-        )
+        joined: dict[str, Any] = {
+            name: np.concatenate([each[name] for each in arrays]) for name in arrays[0]
+        }
+        return ChunkTable(**joined)
 
     @property
     def nbytes(self) -> int:
@@ -207,5 +217,5 @@ class ChunkTable:
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return what the index has of the chunks, by name."""
-        names = [name for name, each in self.__dataclass_fields__.items() if each.init]
+        names = [each.name for each in fields(self) if each.init]
         return {name: getattr(self, name) for name in names}

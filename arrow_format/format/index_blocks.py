@@ -8,12 +8,12 @@ wrap, so who reads parts needs to know of no rotation. See ``docs/format/reading
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from arrow_format.arrays.buffers import text_offsets, to_arrow, to_numpy
+from arrow_format.arrays.buffers import fixed_width_values, to_arrow
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
 from arrow_format.format.batch_frame import MALFORMED, decode_batch, encode_batch
 from arrow_format.format.chunk_table import ChunkTable, Encoding
@@ -22,7 +22,7 @@ from arrow_format.model import MAX_INTEGER
 from arrow_format.options import MAX_CHUNK_BYTES, MAX_CHUNK_ROWS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -135,7 +135,6 @@ def decode_block(
         if not _is_sound(part, end, data_bytes):
             msg = f"region {part.number} of the index contradicts itself or its data file's length"
             raise CorruptShuffleError(msg)
-        _check_sizes(part)
     places = [(part.number, part.first_row) for part in parts]
     if any(after <= before for before, after in pairwise(places)):
         msg = "the parts of a block of the index are not in order"
@@ -143,85 +142,116 @@ def decode_block(
     return parts
 
 
-def _parts(batch: pa.RecordBatch, first: int, num_columns: int) -> list[Region]:
+class _Lists(NamedTuple):
+    """A column of lists: what is in all of them, and where the list of each part begins."""
+
+    values: NDArray[Any]
+    edges: list[int]
+    """And where the last one ends."""
+
+    @staticmethod
+    def of(column: pa.ListArray, dtype: np.dtype[Any]) -> _Lists:
+        _, offsets, _, values = column.buffers()
+        edges = np.frombuffer(offsets, np.int32, len(column) + 1)
+        start, stop = int(edges[0]), int(edges[-1])
+        if stop == start:
+            return _Lists(np.empty(0, dtype), [0] * len(edges))
+        found = np.frombuffer(values, dtype, stop - start, start * dtype.itemsize)
+        return _Lists(found, edges.tolist() if start == 0 else (edges - start).tolist())
+
+
+_DTYPES = {name: np.dtype(str(type_)) for name, type_ in (_NUMBERS | _LISTS).items()}
+
+
+def _parts(batch: pa.RecordBatch, first: int, num_columns: int) -> Iterator[Region]:
+    if not batch.num_rows:
+        return
     columns = dict(zip(BLOCK_SCHEMA.names, batch.columns, strict=True))
-    numbers = {name: to_numpy(columns[name]).tolist() for name in _NUMBERS}
-    lists = {name: _views(columns[name]) for name in _LISTS}
-    parts = []
-    for i in range(batch.num_rows):
-        row = {name: values[i] for name, values in numbers.items()}
-        arrays = {name: values[i] for name, values in lists.items()}
-        if row["kind"] not in iter(RegionKind):
+    numbers = {name: fixed_width_values(columns[name], _DTYPES[name]).tolist() for name in _NUMBERS}
+    for region, kind in zip(numbers["region"], numbers["kind"], strict=True):
+        if kind not in iter(RegionKind):
             msg = (
-                f"region {row['region']} has kind {row['kind']}, which this version does not know; "
-                "read it with a newer arrow-shuffle"
+                f"region {region} has kind {kind}, which this version does not know; read it with "
+                "a newer arrow-shuffle"
             )
             raise FormatVersionError(msg)
-        kind = RegionKind(row["kind"])
-        gaps = None
-        if kind is RegionKind.UNICAST:
-            gaps = PrefixSums.of(arrays["subpartition_gap"])
-        elif len(arrays["subpartition_gap"]):
-            msg = "a broadcast region has subpartitions"
-            raise ValueError(msg)
-        parts.append(
-            Region(
-                kind,
-                row["num_rows"],
-                first,
-                gaps,
-                PrefixSums.of(arrays["subpartition_rows"]),
-                _chunk_table(arrays, row["rows_before"], num_columns),
-                row["region"],
-                row["first_row"],
-            )
+    lists = {name: _Lists.of(columns[name], _DTYPES[name]) for name in _LISTS}
+    chunks = _chunk_table(lists, numbers["rows_before"], num_columns)
+    _check_sizes(chunks)
+    gaps, rows = lists["subpartition_gap"], lists["subpartition_rows"]
+    if gaps.edges != rows.edges or 0 in (gaps.values.min(initial=1), rows.values.min(initial=1)):
+        msg = "subpartitions and their rows contradict each other"
+        raise ValueError(msg)
+    of_parts = zip(pairwise(gaps.edges), pairwise(lists["chunk_rows"].edges), strict=True)
+    for i, ((start, stop), of_chunks) in enumerate(of_parts):
+        kind = RegionKind(numbers["kind"][i])
+        yield Region(
+            kind,
+            numbers["num_rows"][i],
+            first,
+            None if kind is RegionKind.BROADCAST else PrefixSums.of(gaps.values[start:stop]),
+            PrefixSums.of(rows.values[start:stop]),
+            chunks.between(*of_chunks),
+            numbers["region"][i],
+            numbers["first_row"][i],
         )
-    return parts
 
 
-def _views(column: pa.ListArray) -> list[NDArray[Any]]:
-    values = to_numpy(column.values).copy()  # a view would keep all of the block in memory
-    return [values[start:end] for start, end in pairwise(text_offsets(column).tolist())]
+def _chunk_table(
+    lists: dict[str, _Lists], rows_before: Sequence[int], num_columns: int
+) -> ChunkTable:
+    """Return the chunks of all parts; ValueError where their frames contradict each other.
 
-
-def _chunk_table(arrays: dict[str, NDArray[Any]], rows_before: int, num_columns: int) -> ChunkTable:
-    """Return the chunks of a part; ValueError where their frames contradict each other."""
-    rows, gaps, num_frames = (arrays[f"chunk_{name}"] for name in ("rows", "gap", "frames"))
-    frame, raw = (
-        arrays[name].reshape(len(rows), num_columns)
-        for name in ("column_frame", "column_raw_length")
+    All are checked together: that takes as long as those of one part.
+    """
+    edges = lists["chunk_rows"].edges
+    # Copies: views would keep all of the block in memory.
+    rows, gaps, encoding, num_frames, frame, raw, length, crc32 = (
+        lists[name].values.copy() for name in _OF_CHUNKS
     )
-    length = arrays["frame_length"]
     most = MAX_INTEGER >> 20  # so that no sum overflows
     if (
-        not len(rows) == len(gaps) == len(num_frames) == len(arrays["chunk_encoding"]) > 0
-        or num_frames.min() < 1
-        or int(num_frames.sum(dtype=np.int64)) != len(length)
-        or len(length) != len(arrays["frame_crc32"])
-        or np.any((frame < 0) | (frame >= num_frames[:, None]))
-        or min(int(rows.min()), int(length.min())) < 1
-        or min(int(gaps.min()), int(raw.min()), rows_before) < 0
-        or max(int(each.max()) for each in (rows, gaps, length, raw)) > most
+        any(stop <= start for start, stop in pairwise(edges))
+        or any(lists[name].edges != edges for name in _OF_CHUNKS[1:4])
+        or min(each.min() for each in (rows, num_frames, length)) < 1
+        or min(gaps.min(), raw.min(), *rows_before) < 0
+        or max(each.max() for each in (rows, gaps, length, raw)) > most
     ):
-        msg = "chunks or their frames contradict each other"
+        msg = "chunks contradict each other"
         raise ValueError(msg)
-    first_frame = np.cumsum(num_frames, dtype=np.int64) - num_frames
-    chunk_length = np.add.reduceat(length, first_frame)
-    table = ChunkTable(
-        np.cumsum(rows) - rows - rows_before,
-        rows,
-        np.cumsum(gaps + chunk_length) - chunk_length,
-        arrays["chunk_encoding"],
-        num_frames,
-        frame,
-        raw,
-        length,
-        arrays["frame_crc32"],
-    )
-    if not np.bincount((frame + first_frame[:, None]).ravel(), minlength=len(length)).all():
+    first_frame = np.zeros(len(rows) + 1, np.int64)
+    num_frames.cumsum(out=first_frame[1:])
+    of_columns = [edge * num_columns for edge in edges]
+    of_frames = first_frame[edges].tolist()
+    frame, raw = frame.reshape(-1, num_columns), raw.reshape(-1, num_columns)
+    if (
+        any(lists[name].edges != of_columns for name in _OF_CHUNKS[4:6])
+        or any(lists[name].edges != of_frames for name in _OF_CHUNKS[6:])
+        or frame.min() < 0
+        or (frame >= num_frames[:, None]).any()
+    ):
+        msg = "chunks and their frames contradict each other"
+        raise ValueError(msg)
+    held = np.zeros(len(length), np.bool_)
+    held[frame + first_frame[:-1, None]] = True
+    if not held.all():
         msg = "a frame holds no column"
         raise ValueError(msg)
-    return table
+    chunk_length = np.add.reduceat(length, first_frame[:-1])
+    row_ends, ends = rows.cumsum(), (gaps + chunk_length).cumsum()
+    first_row, offset = row_ends - rows, ends - chunk_length
+    starts, num_chunks = edges[:-1], np.diff(edges)
+    first_row -= np.repeat(first_row[starts] + rows_before, num_chunks)
+    offset -= np.repeat((offset - gaps)[starts], num_chunks)
+    return ChunkTable(first_row, rows, offset, encoding, num_frames, frame, raw, length, crc32)
+
+
+_OF_CHUNKS = (
+    *("chunk_rows", "chunk_gap", "chunk_encoding", "chunk_frames"),
+    *("column_frame", "column_raw_length"),
+    *("frame_length", "frame_crc32"),
+)
+"""Lists with a value for each chunk, for each chunk and column, and for each frame."""
 
 
 def _is_sound(part: Region, end: int, data_bytes: int) -> bool:
@@ -231,28 +261,22 @@ def _is_sound(part: Region, end: int, data_bytes: int) -> bool:
         are_rows = len(rows) == 0 and part.first_row == 0 == chunks.first_row[0]
         are_rows &= int(chunks.row_edges[-1]) == part.num_rows
     else:
-        are_rows = (
-            len(gaps) == len(rows)
-            and rows.total == part.num_rows
-            and gaps.total <= end - part.first_subpartition
-            and bool(gaps.values.all() and rows.values.all())
-        )
-    edges = chunks.row_edges
+        are_rows = rows.total == part.num_rows and gaps.total <= end - part.first_subpartition
+    starts, last = chunks.first_row, int(chunks.first_row[-1])
     return (
         are_rows
         and part.number >= 0 <= part.first_row
         and 0 < part.num_rows <= MAX_REGION_ROWS - part.first_row
-        and edges[0] <= 0 < edges[1]
-        and edges[-2] < part.num_rows <= edges[-1]
-        and bool((chunks.offset % 8 == 0).all())
+        and int(starts[0]) <= 0 < int(starts[0] + chunks.num_rows[0])
+        and last < part.num_rows <= last + int(chunks.num_rows[-1])
+        and not (chunks.offset % 8).any()
         and int(chunks.offset[0]) >= 8
         and int(chunks.offset[-1] + chunks.length[-1]) <= data_bytes
     )
 
 
-def _check_sizes(part: Region) -> None:
+def _check_sizes(chunks: ChunkTable) -> None:
     """Refuse chunks that would expand to more bytes or rows than any writer makes."""
-    chunks = part.chunks
     rows = chunks.num_rows
     framed = (chunks.encoding == Encoding.FRAMES) & (
         chunks.raw_length // MOST_ZSTD_RATIO <= chunks.length
@@ -264,11 +288,11 @@ def _check_sizes(part: Region) -> None:
         & (rows <= MAX_CHUNK_ROWS)
     )
     # Sizes of unknown, later encodings cannot be judged; those are refused when they are read.
-    known = chunks.encoding <= max(Encoding)
-    if not (sound | ~known).all():
-        chunk = int(np.flatnonzero(~sound & known)[0])
+    sound |= chunks.encoding > max(Encoding)
+    if not sound.all():
+        chunk = int(np.flatnonzero(~sound)[0])
         msg = (
-            f"the chunk at byte {int(chunks.offset[chunk])}, of region {part.number}, has "
+            f"the chunk at byte {int(chunks.offset[chunk])} has "
             f"{int(rows[chunk]):,} rows in {int(chunks.length[chunk]):,} bytes, "
             f"{int(chunks.raw_length[chunk]):,} before compression; no writer makes such a chunk"
         )

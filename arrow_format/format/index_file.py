@@ -40,7 +40,7 @@ _TAIL = struct.Struct("<II8s")
 TAIL_BYTES = _TAIL.size
 _LEVEL = 3
 
-BLOCK_BYTES = 32 << 10
+BLOCK_BYTES = 64 << 10
 """About the bytes of a block before compression: what a lookup decodes of a file."""
 
 _ROW_BYTES = 8

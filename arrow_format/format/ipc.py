@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import struct
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 from pyarrow import types as pt
@@ -60,14 +60,26 @@ def check_stream(stream: memoryview, max_bytes: int) -> None:
 
 def is_compressed(message: memoryview) -> bool:
     """Whether the body of a record batch message is compressed; ValueError for another message."""
-    metadata, _ = _metadata(message)
-    return bool(_batch(metadata).field(_COMPRESSION))
+    return facts_of(message).is_compressed
 
 
-def num_nodes(message: memoryview) -> int:
-    """Return how many arrays a record batch message has; Arrow reads the first that it needs."""
+class MessageFacts(NamedTuple):
+    """What a record batch message says of itself."""
+
+    is_compressed: bool
+    num_nodes: int
+    """Arrays that it has, those inside of others too; Arrow reads the first that it needs."""
+    has_nulls: bool
+    """Whether any of them states nulls; Arrow reads no bitmap of others."""
+
+
+def facts_of(message: memoryview) -> MessageFacts:
+    """Return what a record batch message says of itself; ValueError for another message."""
     metadata, _ = _metadata(message)
-    return _batch(metadata).count(_NODES, 16)
+    batch = _batch(metadata)
+    nodes = batch.pairs(_NODES)
+    has_nulls = any(null_count for _, null_count in nodes)
+    return MessageFacts(bool(batch.field(_COMPRESSION)), len(nodes), has_nulls)
 
 
 def file_metadata(file: pa.Buffer) -> list[tuple[bytes, bytes]]:
@@ -101,7 +113,7 @@ def _message(message: memoryview, kind: int) -> tuple[int, int] | None:
         return start + body, body
     expanded = sum(
         _expanded(message[start : start + body], offset, length)
-        for offset, length in batch.buffers()
+        for offset, length in batch.pairs(_BUFFERS)
     )
     return start + body, expanded
 
@@ -170,13 +182,9 @@ class _Table:
         start, count = self._vector(number, 1)
         return self._buffer[start : start + count].tobytes()
 
-    def count(self, number: int, item_bytes: int) -> int:
-        """Return how many items the vector in a field has."""
-        return self._vector(number, item_bytes)[1]
-
-    def buffers(self) -> list[tuple[int, int]]:
-        """Return offset and length of each buffer of a record batch."""
-        start, count = self._vector(_BUFFERS, 16)
+    def pairs(self, number: int) -> list[tuple[int, int]]:
+        """Return the vector of pairs of int64 in a field, as nodes and buffers are."""
+        start, count = self._vector(number, 16)
         return list(struct.iter_unpack("<qq", self._buffer[start : start + 16 * count]))
 
     def _at(self, position: int) -> _Table:

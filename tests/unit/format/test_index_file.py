@@ -210,7 +210,7 @@ def test_blocks_say_what_the_regions_do(case, data):
 
 
 def test_a_range_of_a_large_index_opens_the_blocks_of_the_range_alone():
-    n = 40_000
+    n = 80_000
     metadata = replace(METADATA, num_subpartitions=n)
     index = encode_index(metadata, [region(np.ones(n, int), table=[(0, 8, 5, 16, 1, 7)])])
     reader = part_of(index).reader
