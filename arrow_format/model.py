@@ -115,6 +115,8 @@ class PartitionedFile:
         Length and CRC-32 of the directory at the end of the index, which tie the log entry to it.
     num_broadcast_rows
         Rows of ``num_rows`` that every subpartition reads; they are stored once.
+    num_subpartitions
+        By which its rows are placed: that of its version, or a multiple of it.
     first_subpartition, end_subpartition
         Subpartitions ``[first, end)`` have all rows. Broadcast rows are in all of them.
     statistics
@@ -136,6 +138,7 @@ class PartitionedFile:
     directory_bytes: int
     directory_crc32: int
     num_broadcast_rows: int = 0
+    num_subpartitions: int = 1
     first_subpartition: int = 0
     end_subpartition: int = MAX_SUBPARTITIONS
     statistics: pa.StructArray = field(

@@ -17,7 +17,7 @@ from arrow_format.model import MapStatus
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from arrow_format.log.delta import Totals
+    from arrow_format.log.totals import Totals
 
 MAX_TOTALS_BYTES = 64 << 10
 """Most bytes of the totals of one map task in its status; the commit reads the index for others."""

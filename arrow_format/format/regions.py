@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -262,6 +263,31 @@ def parts_of(region: Region, first: int, end: int, num_subpartitions: int) -> It
             region.chunks.between(*region.chunk_extent(start, stop), start),
             region.number,
             start,
+        )
+
+
+def folded_parts(part: Region, num_subpartitions: int) -> Iterator[Region]:
+    """Yield a part as parts of fewer subpartitions, of which its own number is a multiple.
+
+    A row is in its subpartition modulo ``num_subpartitions``; a part ends where that falls.
+    """
+    if part.kind is RegionKind.BROADCAST:
+        yield part
+        return
+    ids, rows = part.subpartitions, part.rank_rows.values
+    edges = part.row_offsets
+    cuts = np.flatnonzero(np.diff(ids // num_subpartitions)) + 1
+    for first, end in pairwise([0, *cuts.tolist(), len(ids)]):
+        start, stop = int(edges[first]), int(edges[end])
+        yield Region(
+            part.kind,
+            stop - start,
+            0,
+            PrefixSums.of(np.diff(ids[first:end] % num_subpartitions, prepend=-1)),
+            PrefixSums(rows[first:end]),
+            part.chunks.between(*part.chunk_extent(start, stop), start),
+            part.number,
+            part.first_row + start,
         )
 
 

@@ -53,10 +53,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from arrow_format.jobs.job import ShuffleJob
-    from arrow_format.log.delta import Totals
     from arrow_format.log.entry import LogEntry
     from arrow_format.log.reader import LogView
     from arrow_format.log.snapshot import Snapshot
+    from arrow_format.log.totals import Totals
     from arrow_format.read.shuffle import Shuffle
     from arrow_format.storage.open import Storage
 

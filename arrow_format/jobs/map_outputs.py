@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from arrow_format.jobs.job import ShuffleJob
-    from arrow_format.log.delta import Totals
+    from arrow_format.log.totals import Totals
     from arrow_format.model import MapOutput, MapStatus, PartitionedFile
     from arrow_format.storage.open import ObjectStat, Storage
 

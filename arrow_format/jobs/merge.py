@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from arrow_format.jobs.job import ShuffleJob
     from arrow_format.jobs.merge_work import MergeWork
-    from arrow_format.log.delta import Totals
+    from arrow_format.log.totals import Totals
     from arrow_format.model import MapOutput, MapStatus
     from arrow_format.storage.open import Place
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from arrow_format.jobs.job import ShuffleJob
-    from arrow_format.log.delta import Totals
+    from arrow_format.log.totals import Totals
     from arrow_format.model import PartitionedFile, Position
     from arrow_format.options import Codec
     from arrow_format.read.partitioned_file import PartitionedFileReader

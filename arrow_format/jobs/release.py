@@ -22,10 +22,10 @@ from arrow_format.read.index_cache import IndexCache
 from arrow_format.read.totals import totals_in_indexes
 
 if TYPE_CHECKING:
-    from arrow_format.log.delta import Totals
     from arrow_format.log.entry import LogEntry
     from arrow_format.log.reader import LogReader, LogView
     from arrow_format.log.snapshot import Snapshot
+    from arrow_format.log.totals import Totals
     from arrow_format.storage.open import Storage
 
 CommitIds = tuple[str | None, str | None]

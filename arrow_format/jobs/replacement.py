@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from arrow_format.keys.partitioner import Assign
-    from arrow_format.log.delta import Totals
     from arrow_format.log.entry import LogEntry
     from arrow_format.log.reader import LogView
+    from arrow_format.log.totals import Totals
     from arrow_format.model import Int32Array, MapOutput
     from arrow_format.options import WriteOptions
     from arrow_format.read.shuffle import Shuffle

@@ -66,8 +66,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from arrow_format.log.delta import Totals
     from arrow_format.log.state import VersionShape
+    from arrow_format.log.totals import Totals
     from arrow_format.model import Transaction
 
 

@@ -10,22 +10,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrow_format.errors import CorruptShuffleError
 from arrow_format.log.job_ends import NO_JOBS, join_jobs
 from arrow_format.log.outputs import NO_KEYS, NO_OUTPUTS, MapOutputs
+from arrow_format.log.totals import Totals, sum_totals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from arrow_format.model import Int64Array
-
-Totals: TypeAlias = "tuple[Int64Array, Int64Array]"
-"""Rows and bytes of each subpartition."""
-
 
 T = TypeVar("T")
 Lazy: TypeAlias = "T | Callable[[], T]"
@@ -91,8 +85,7 @@ def _sum(totals: Sequence[Totals | None]) -> Totals | None:
     if not known:
         return None
     lengths = {len(rows) for rows, _ in known}
-    if len(lengths) > 1:
+    if any(length % min(lengths) for length in lengths):
         msg = f"entries of one version have {sorted(lengths)} subpartitions"
         raise CorruptShuffleError(msg)
-    rows, sizes = (np.sum([pair[at] for pair in known], axis=0) for at in (0, 1))
-    return rows, sizes
+    return sum_totals(known, min(lengths))

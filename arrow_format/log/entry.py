@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from arrow_format.arrays.buffers import to_numpy
 from arrow_format.errors import CorruptShuffleError
 from arrow_format.format.batch_frame import decode_table, encode_table
-from arrow_format.log.delta import Delta, Totals, compose, made
+from arrow_format.log.delta import Delta, compose, made
 from arrow_format.log.framing import corrupt_if_malformed, from_frame, to_frame, unknown_error
 from arrow_format.log.job_ends import (
     JobEnd,
@@ -47,7 +47,7 @@ from arrow_format.log.state import (
     check_shape,
     problems_of_state,
 )
-from arrow_format.log.totals import decode_totals, encode_totals, problem_of_totals
+from arrow_format.log.totals import Totals, decode_totals, encode_totals, problem_of_totals
 from arrow_format.model import FORMAT_VERSION, Name, Natural, Transaction
 
 if TYPE_CHECKING:
@@ -391,8 +391,8 @@ def _removed(_: LogEntry, data: bytes) -> pa.Array:
 def _totals(entry: LogEntry, data: bytes) -> Totals:
     totals, shape = decode_totals(data), entry.state.shape if entry.range else entry.shape
     n = 0 if shape is None else shape.num_subpartitions
-    if len(totals[0]) != n:
-        msg = f"there are totals of {len(totals[0])} subpartitions, expected {n}"
+    if not n or not len(totals[0]) or len(totals[0]) % n:
+        msg = f"there are totals of {len(totals[0])} subpartitions, expected {n} or a multiple"
         raise ValueError(msg)
     return totals
 

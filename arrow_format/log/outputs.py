@@ -32,6 +32,7 @@ from arrow_format.format.statistics import UNKNOWN, ColumnStatistics
 from arrow_format.model import (
     FILE_STATISTICS,
     MAX_INTEGER,
+    MAX_SUBPARTITIONS,
     MapOutput,
     PartitionedFile,
     Position,
@@ -51,7 +52,7 @@ _NO_PATH = r"[^\w\-./]|(^|/)\.{0,2}(/|$)"
 _NUMBERS = (
     "num_rows", "num_regions", "data_bytes", "raw_bytes", "index_bytes", "directory_bytes",
     "directory_crc32",
-    "num_broadcast_rows", "first_subpartition", "end_subpartition",
+    "num_broadcast_rows", "num_subpartitions", "first_subpartition", "end_subpartition",
 )  # fmt: skip
 
 
@@ -587,6 +588,9 @@ def _problems(table: pa.Table) -> Iterator[str]:
     first, end = (to_numpy(files.field(f"{side}_subpartition")) for side in ("first", "end"))
     if np.any((first > end) | ((first == end) & (rows > 0))):
         yield "a file has rows in no subpartition"
+    numbers = to_numpy(files.field("num_subpartitions"))
+    if np.any((numbers < 1) | (numbers > MAX_SUBPARTITIONS)):
+        yield f"a file has not 1 to {MAX_SUBPARTITIONS} subpartitions"
     most = np.minimum(np.maximum(regions, 1), MAX_INTEGER >> 31) << 31
     if np.any((regions > rows) | (rows >= most) | (broadcast > rows)):
         yield "a file cannot have its rows in its regions"

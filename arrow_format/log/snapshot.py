@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from arrow_format.log.delta import Delta, Totals, made
+from arrow_format.log.delta import Delta, made
 
 if TYPE_CHECKING:
     from arrow_format.log.entry import LogEntry
     from arrow_format.log.outputs import MapOutputs
     from arrow_format.log.result import Released
+    from arrow_format.log.totals import Totals
 
 
 @dataclass(frozen=True, slots=True)

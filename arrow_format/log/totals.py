@@ -5,7 +5,7 @@ See ``docs/format/reading.md``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +16,10 @@ from arrow_format.format.batch_frame import decode_batches, decode_table, encode
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from arrow_format.log.delta import Totals
     from arrow_format.model import Int64Array
+
+Totals: TypeAlias = "tuple[Int64Array, Int64Array]"
+"""Rows and bytes of each subpartition."""
 
 _SCHEMA = pa.schema(
     [pa.field("num_rows", pa.int64(), False), pa.field("num_bytes", pa.int64(), False)]
@@ -69,12 +71,15 @@ def problem_of_totals(totals: Totals, num_subpartitions: int, sums: tuple[int, i
 
 
 def sum_totals(parts: Sequence[Totals | None], num_subpartitions: int) -> Totals:
-    """Return the sums of totals; None counts as zeros."""
+    """Return the sums of totals; None counts as zeros.
+
+    Totals of a multiple of ``num_subpartitions`` count modulo that.
+    """
     rows, sizes = (np.zeros(num_subpartitions, np.int64) for _ in range(2))
     for part in parts:
         if part is not None:
-            rows += part[0]
-            sizes += part[1]
+            rows += part[0].reshape(-1, num_subpartitions).sum(axis=0)
+            sizes += part[1].reshape(-1, num_subpartitions).sum(axis=0)
     return rows, sizes
 
 

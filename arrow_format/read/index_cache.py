@@ -166,9 +166,10 @@ def _check_identity(reader: PartitionedFileReader, version: LogEntry, output: Ma
             f"{output.map_task}, attempt {output.attempt}. The file was swapped with another"
         )
         raise CorruptShuffleError(msg)
-    if metadata.num_subpartitions != version.num_subpartitions:
+    n = metadata.num_subpartitions
+    if n % version.num_subpartitions or n != reader.file.num_subpartitions:
         actual = f"{metadata.num_subpartitions} subpartitions"
-        wanted = str(version.num_subpartitions)
+        wanted = f"{version.num_subpartitions}, of this file {reader.file.num_subpartitions}"
     elif not can_read_as(
         shared_columns(metadata.data_schema, version.data_schema), version.data_schema
     ):
@@ -176,6 +177,7 @@ def _check_identity(reader: PartitionedFileReader, version: LogEntry, output: Ma
     elif metadata.sort_by != version.sort_by:
         actual, wanted = _order(metadata.sort_by), _order(version.sort_by)
     else:
+        reader.num_subpartitions = version.num_subpartitions
         return
     msg = (
         f"{where}: has {actual}; its version has {wanted}. Map task {output.map_task}, "

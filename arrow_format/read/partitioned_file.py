@@ -24,7 +24,7 @@ from arrow_format.format.index_file import (
     decode_directory,
     whole_regions,
 )
-from arrow_format.format.regions import Region, RegionKind, joined_parts
+from arrow_format.format.regions import Region, RegionKind, folded_parts, joined_parts
 from arrow_format.format.statistics import ColumnStatistics
 from arrow_format.format.statistics_section import decode_section
 
@@ -73,6 +73,8 @@ class _Joined:
     """
 
     numbers: tuple[int, ...]
+    num_subpartitions: int
+    """By which the parts have rows."""
     regions: tuple[Region, ...]
     statistics: Mapping[str, ColumnStatistics] | None = None
 
@@ -85,6 +87,8 @@ class IndexPart:
         self.storage = reader.storage
         self.file = reader.file
         self.metadata = reader.metadata
+        if joined.num_subpartitions != self.metadata.num_subpartitions:
+            self.metadata = replace(self.metadata, num_subpartitions=joined.num_subpartitions)
         self.regions = joined.regions
         """Parts of regions, by region and row; adjacent ones are joined."""
         self._joined = joined
@@ -181,6 +185,8 @@ class PartitionedFileReader:
                 check_part(stored, file.directory_crc32, "the directory of the index")
             )
         self.metadata = self.directory.metadata
+        self.num_subpartitions = self.metadata.num_subpartitions
+        """By which parts have rows: those of the file, or fewer of which these are a multiple."""
         places = [(block.first, block.end) for block in self.directory.blocks]
         self._ranges = np.array(places, np.int64).reshape(-1, 2).T
         self.check_data_bytes()
@@ -289,7 +295,7 @@ class PartitionedFileReader:
         Parameters
         ----------
         ranges
-            Without a subpartition in common, in any order.
+            Without a subpartition in common, in any order; of :attr:`num_subpartitions`.
         columns
             Of these, statistics are read with the same requests, if the index has any.
 
@@ -300,18 +306,30 @@ class PartitionedFileReader:
         FormatVersionError
             A newer version wrote it.
         """
+        n, stored = self.num_subpartitions, self.metadata.num_subpartitions
         edges = np.array(sorted(ranges), np.int64).reshape(-1, 2)
+        edges = (edges + np.arange(0, stored, n)[:, None, None]).reshape(-1, 2)
         first, end = self._ranges
         # Some of the ascending ranges begins before the block ends, and ends after it begins.
         begun = np.searchsorted(edges[:, 0], end)
         ended = np.searchsorted(edges[:, 1], first, side="right")
-        numbers = tuple(np.flatnonzero(begun > ended).tolist())
+        return self._part(tuple(np.flatnonzero(begun > ended).tolist()), n, columns)
+
+    def _part(
+        self, numbers: tuple[int, ...], num_subpartitions: int, columns: Iterable[str] = ()
+    ) -> IndexPart:
+        """Return what blocks say, with the rows of their parts by a number of subpartitions."""
         joined = self._last
-        if joined is None or joined.numbers != numbers:
+        if joined is None or (joined.numbers, joined.num_subpartitions) != (
+            numbers,
+            num_subpartitions,
+        ):
             has_any = not set(columns).isdisjoint(self.metadata.statistics)
             blocks = self._open(numbers, with_statistics=has_any)
-            parts = (part for block in blocks for part in block.parts)
-            self._last = joined = _Joined(numbers, tuple(joined_parts(parts)))
+            parts = joined_parts(part for block in blocks for part in block.parts)
+            if num_subpartitions < self.metadata.num_subpartitions:
+                parts = [piece for part in parts for piece in folded_parts(part, num_subpartitions)]
+            self._last = joined = _Joined(numbers, num_subpartitions, tuple(parts))
         return IndexPart(self, joined)
 
     def load(self) -> PartitionedFileReader:
@@ -321,7 +339,8 @@ class PartitionedFileReader:
 
     @property
     def _whole(self) -> IndexPart:
-        return self.of_ranges([(0, self.metadata.num_subpartitions)])
+        numbers = tuple(range(len(self.directory.blocks)))
+        return self._part(numbers, self.metadata.num_subpartitions)
 
     @property
     def regions(self) -> tuple[Region, ...]:

@@ -110,7 +110,7 @@ def plan_ranges(
             first_row=min(chunk.first_row, other.first_row),
             end_row=max(chunk.end_row, other.end_row),
         )
-    return sorted(found.values(), key=attrgetter("offset"))
+    return sorted(found.values(), key=attrgetter("offset", "part"))
 
 
 def joined_ranges(ranges: Sequence[tuple[int, int]], most: int) -> Sequence[tuple[int, int]]:

@@ -172,7 +172,7 @@ class SortMergeSubpartitionReader:
         return self.rows(self.planned(), self._kept)
 
     def runs(self, max_bytes: int, row_bytes: int = 0) -> list[Iterator[Rows]]:
-        """Return the rows of each region as an iterator of its own, in reading order.
+        """Return the rows of each part of a region as an iterator of its own, in reading order.
 
         Each reads as it is consumed. All share the scheduler's memory budget, so any number of them
         may be read interleaved.
@@ -189,7 +189,7 @@ class SortMergeSubpartitionReader:
         runs = [
             (source, list(chunks))
             for source, planned in self.planned()
-            for _, chunks in groupby(planned, key=lambda chunk: chunk.region)
+            for _, chunks in groupby(planned, key=lambda chunk: chunk.part)
         ]
         resident_bytes = sum(
             max(_wanted_bytes(source, chunks, row_bytes)) for source, chunks in runs
@@ -246,7 +246,7 @@ class SortMergeSubpartitionReader:
         file = version_file.file
         if self._selection is not None and not self._selection.files[version_file.order]:
             return False
-        return any(
+        return file.num_subpartitions > self._version.num_subpartitions or any(
             first < file.end_subpartition and file.first_subpartition < end
             for first, end in self._ranges_of(version_file)
         )

@@ -9,10 +9,10 @@ from arrow_format.format.totals import subpartition_totals
 from arrow_format.log.totals import problem_of_totals, sum_totals, without_negatives
 
 if TYPE_CHECKING:
-    from arrow_format.log.delta import Totals
     from arrow_format.log.entry import LogEntry
     from arrow_format.log.outputs import MapOutputs
     from arrow_format.log.snapshot import Snapshot
+    from arrow_format.log.totals import Totals
     from arrow_format.read.index_cache import IndexCache
 
 

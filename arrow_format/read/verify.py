@@ -13,6 +13,7 @@ from arrow_format.format.chunk_codec import ChunkDecoder
 from arrow_format.format.statistics import has_statistics
 from arrow_format.format.totals import subpartition_totals
 from arrow_format.keys.partitioner import partitioner_from_description
+from arrow_format.log.totals import sum_totals
 from arrow_format.read.chunk_reader import ChunkReader
 from arrow_format.read.placement_check import PlacementCheck, placement_check
 from arrow_format.read.statistics_check import StatisticsCheck
@@ -125,7 +126,8 @@ def verify_snapshot(
                 num_rows=report.num_rows + file.num_rows,
                 num_bytes=report.num_bytes + file.data_bytes,
             )
-            indexed_rows += subpartition_totals(index.regions, n, file.data_bytes)[0]
+            totals = subpartition_totals(index.regions, file.num_subpartitions, file.data_bytes)
+            indexed_rows += sum_totals([totals], n)[0]
         if on_output is not None:
             on_output(output)
     try:

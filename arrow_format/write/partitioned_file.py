@@ -347,6 +347,7 @@ class PartitionedFileWriter:
             directory_bytes=directory_bytes,
             directory_crc32=directory_crc32,
             num_broadcast_rows=broadcast_rows(self._regions),
+            num_subpartitions=self._metadata.num_subpartitions,
             first_subpartition=first,
             end_subpartition=end,
             statistics=file_statistics(statistics, self._metadata.data_schema),

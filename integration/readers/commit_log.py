@@ -26,7 +26,7 @@ FILE = pa.struct(
         ("root", _BYTES),
         *((name, _INT) for name in ("num_rows", "num_regions", "data_bytes", "raw_bytes")),
         *((name, _INT) for name in ("index_bytes", "directory_bytes", "directory_crc32")),
-        *((name, _INT) for name in ("num_broadcast_rows", "first", "end")),
+        *((name, _INT) for name in ("num_broadcast_rows", "num_subpartitions", "first", "end")),
         ("statistics", pa.list_(_STATISTICS)),
         ("placed", pa.bool_()),
     ]
@@ -114,7 +114,9 @@ def open_version(shuffle: Path, number: int | None = None) -> Version:
     if own.get("ended", 0) > own.get("content", 0):
         raise NoShuffleError(f"version {version} was released")
     outputs, totals = _joined(files)
-    return Version(version, own["shape"], outputs, totals)
+    n = own["shape"]["num_subpartitions"]
+    rows = [sum(totals[of::n]) for of in range(n)]
+    return Version(version, own["shape"], outputs, rows)
 
 
 class _File:
@@ -236,7 +238,10 @@ class _Log:
 
 
 def _joined(files: list[_File]) -> tuple[list[dict[str, Any]], list[int]]:
-    """Join files, the newest first, of which at most the last clears what is before."""
+    """Join files, the newest first, of which at most the last clears what is before.
+
+    Returns the map outputs, and rows per subpartition of each, one behind the other.
+    """
     added: list[dict[str, Any]] = []
     removed: set[str] = set()
     totals: list[int] = []
@@ -245,9 +250,7 @@ def _joined(files: list[_File]) -> tuple[list[dict[str, Any]], list[int]]:
             continue
         added += file.section("added", ADDED).to_pylist()
         removed |= set(file.section("removed", REMOVED).column(0).to_pylist())
-        rows = file.section("totals", TOTALS).column(0).to_pylist()
-        short, long = sorted([totals, rows], key=len)
-        totals = [a + b for a, b in zip(long, short + [0] * (len(long) - len(short)), strict=True)]
+        totals += file.section("totals", TOTALS).column(0).to_pylist()
     released = max(file.released for file in files)
     kept = [
         output

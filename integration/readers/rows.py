@@ -90,9 +90,12 @@ def _rows_of_file(
         if directory[name] != output[name]:
             raise DamageError(f"{file['path']} is of another {name}")
     columns = _Columns(schema_of(directory["data_schema"]), output["column_ids"], version)
+    n, of_file = version.shape["num_subpartitions"], file["num_subpartitions"]
+    if directory["num_subpartitions"] != of_file or of_file % n:
+        raise DamageError(f"{file['path']} is of another number of subpartitions")
     parts = []
     for low, high, offset, length, crc32, *_ in directory["blocks"]:
-        if low < end and first < high:
+        if any(low < end + more and first + more < high for more in range(0, of_file, n)):
             block = index[offset : offset + length]
             if zlib.crc32(block) != crc32:
                 raise DamageError(f"block at {offset} of {file['path']}")
@@ -110,7 +113,7 @@ def _rows_of_file(
                     yield batch, np.full(len(batch), subpartition)
             elif part["kind"] == 0:
                 gaps, counts = part["subpartition_gap"], part["subpartition_rows"]
-                ids = np.repeat(np.cumsum(np.array(gaps, np.int64)) + low - 1, counts)
+                ids = np.repeat((np.cumsum(np.array(gaps, np.int64)) + low - 1) % n, counts)
                 kept = (ids >= first) & (ids < end)
                 yield batch.filter(pa.array(kept)), ids[kept]
             else:

@@ -52,10 +52,11 @@ from arrow_format.jobs.release import DueRelease
 from arrow_format.jobs.retention import release_consumed
 from arrow_format.jobs.tags import tag_shuffle
 from arrow_format.log.commit_log import CommitLog, draft
-from arrow_format.log.entry import FENCE, decode_entry, encode_entry
-from arrow_format.log.names import CHECKPOINT_INTERVAL, SEGMENT_ENTRIES
+from arrow_format.log.entry import FENCE, LogEntry, decode_entry, encode_entry
+from arrow_format.log.job_ends import JobEnd
+from arrow_format.log.names import CHECKPOINT_INTERVAL, SEGMENT_ENTRIES, entry_path
 from arrow_format.log.outputs import MapOutputs
-from arrow_format.model import FORMAT_VERSION, Transaction
+from arrow_format.model import FORMAT_VERSION, Position, Transaction
 from arrow_format.storage.open import open_storage
 from arrow_format.streaming.flush_pending import flush_pending
 from tests.support.consumers import ConsumerRegistry
@@ -144,7 +145,7 @@ class Golden:
                 ids = pa.array(np.zeros(len(task), np.int32))
                 columns = [*task.select(schema.names).columns, ids]
                 self.rows.append(pa.Table.from_arrays(columns, schema=with_ids))
-            self._write_expected(version, pa.concat_tables(self.rows), compression="zstd")
+            self.write(version, pa.concat_tables(self.rows), compression="zstd")
             return
         for number, task in enumerate(tasks):
             assign = self.partitioner.bind(schema, self.n, number)
@@ -161,9 +162,10 @@ class Golden:
         shown = rows.select(["_subpartition", *names]).to_pylist()
         keys = [(row["_subpartition"], self.sort_key(row)) for row in shown]
         order = sorted(range(len(rows)), key=keys.__getitem__)
-        self._write_expected(version, rows.take(pa.array(order, pa.int64())))
+        self.write(version, rows.take(pa.array(order, pa.int64())))
 
-    def _write_expected(self, version: int, rows: pa.Table, compression: str | None = None) -> None:
+    def write(self, version: int, rows: pa.Table, compression: str | None = None) -> None:
+        """Write down that a version has these rows, in reading order."""
         options = pa.ipc.IpcWriteOptions(compression=compression)
         path = self.directory / f"expected-{version}.arrow"
         with pa.ipc.new_file(path, rows.schema, options=options) as out:
@@ -592,6 +594,57 @@ def combined() -> None:
     golden.commit("append", [flights(60, 30)])
 
 
+def rescaled() -> None:
+    """Files of 8 subpartitions in versions of 8 and of 4, which nothing writes yet.
+
+    Each version is written as a shuffle of its own; their entries are put into one log.
+    """
+    golden = Golden("rescaled", 4, HashPartitioner("id"))
+    shuffle = golden.directory / "shuffle"
+    (shuffle / entry_path(1)).parent.mkdir(parents=True)
+    entries: list[LogEntry] = []
+    tasks = [flights(100 * number, 100).combine_chunks() for number in range(3)]
+    stored = []
+    for version, (n, task) in enumerate(zip((8, 4, 8), tasks, strict=True), start=1):
+        alone = Golden(f"rescaled/{version}", n, golden.partitioner, chunk_bytes=256)
+        alone.commit("errorifexists", [task])
+        written = alone.directory / "shuffle"
+        shutil.copytree(written / "map_outputs", shuffle / "map_outputs", dirs_exist_ok=True)
+        entry = decode_entry((written / entry_path(1)).read_bytes())
+        shutil.rmtree(alone.directory)
+        if entries:
+            shape = structs.replace(entries[0].shape, num_subpartitions=4)
+            entry = structs.replace(
+                entry,
+                version=version,
+                operation="append",
+                parent=entries[-1].commit_id,
+                state=structs.replace(
+                    entry.state, shape=shape, version=version, content=version, changed=version,
+                    jobs={entry.job_id: JobEnd(version, fenced=False)}, writers=("rescale",),
+                ),
+                content=replace(
+                    entry.content,
+                    added=MapOutputs.of(
+                        replace(output, position=Position(version, 0, version))
+                        for output in entry.map_outputs
+                    ),
+                ),
+            )  # fmt: skip
+        entries.append(entry)
+        (shuffle / entry_path(version)).write_bytes(encode_entry(entry))
+        # The rows of a file are in the order of its own subpartitions.
+        schema = data_schema(task.schema)
+        ids = golden.partitioner.bind(schema, n, 0)(normalise(task.to_batches()[0], schema))
+        rows = task.take(pa.array(np.argsort(ids, kind="stable")))
+        field = pa.field("_subpartition", pa.int32(), nullable=False)
+        stored.append(rows.append_column(field, pa.array(np.sort(ids), pa.int32())))
+        whole = pa.concat_tables(stored).combine_chunks()
+        of = whole["_subpartition"].to_numpy() % entry.num_subpartitions
+        whole = whole.set_column(len(schema), field, pa.array(of, pa.int32()))
+        golden.write(version, whole.take(pa.array(np.argsort(of, kind="stable"))))
+
+
 def fenced() -> None:
     """A version, the fence of a job that never committed, and the version after it."""
     golden = Golden("fenced", 3, HashPartitioner("id"))
@@ -680,6 +733,7 @@ ALL: tuple[tuple[int, Callable[[], None]], ...] = (
     (29_000, columns),
     (30_000, ranges),
     (31_000, long_log),
+    (32_000, rescaled),
 )
 
 

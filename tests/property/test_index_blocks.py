@@ -1,16 +1,21 @@
 """What is read by any blocks of the index is what was written: rows, counts, extremes, merges."""
 
 import tempfile
+from collections import Counter
+from pathlib import Path
 
 import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from arrow_format import merge_shuffle, open_shuffle
 from arrow_format.format import index_file
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.log.entry import decode_entry, encode_entry
+from arrow_format.log.names import entry_path
 from arrow_format.model import BROADCAST
 from arrow_format.options import MERGE_BY, WriteOptions
 from arrow_format.read import partitioned_file
@@ -81,6 +86,36 @@ def test_rows_of_any_ranges_columns_and_filters(data):
         )
         check(merged, written, data)
         assert merged.verify().num_rows == shuffle.num_rows
+
+
+@settings(max_examples=times(25, 300))
+@given(st.data())
+def test_rows_of_files_of_more_subpartitions_than_their_version(data):
+    """The log says of a version that it has a divisor of them, as no writer does yet."""
+    n = data.draw(st.integers(1, 8))
+    of_files = n * data.draw(st.integers(1, 5))
+    ids = st.lists(st.integers(0, of_files - 1), max_size=60)
+    tasks = data.draw(st.lists(ids, min_size=1, max_size=3))
+    sort_by = data.draw(st.sampled_from([(), (("v", "descending"),)]))
+    with tempfile.TemporaryDirectory() as path, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(index_file, "BLOCK_BYTES", data.draw(BLOCKS))
+        patch.setattr(partitioned_file, "SMALL_BYTES", data.draw(SMALL))
+        commit(path, of_files, tasks, data.draw(OPTIONS), sort_by)
+        file = Path(path) / entry_path(1)
+        entry = decode_entry(file.read_bytes())
+        shape = structs.replace(entry.shape, num_subpartitions=n)
+        state = structs.replace(entry.state, shape=shape)
+        file.write_bytes(encode_entry(structs.replace(entry, state=state)))
+
+        shuffle = open_shuffle(path)
+        written = [(row[0] % n, *row[1:]) for row in rows_of(of_files, tasks)]
+        check(shuffle, written, data)
+        assert shuffle.verify().num_rows == len(written)
+        found = shuffle.read(with_subpartition=True).read_all().to_pylist()
+        if sort_by:
+            assert found == sorted(found, key=lambda row: (row["_subpartition"], -row["v"]))
+        counts = Counter(row["_subpartition"] for row in found)
+        assert shuffle.subpartition_rows.to_pylist() == [counts[of] for of in range(n)]
 
 
 def check(shuffle, written, data):

@@ -163,6 +163,14 @@ def test_what_was_removed_before_it_was_added_here_stays_removed():
 
 
 def test_entries_of_different_numbers_of_subpartitions_are_damage():
-    one, two = (Delta(totals=(np.ones(n, np.int64),) * 2) for n in (1, 2))
-    with pytest.raises(CorruptShuffleError, match=r"have \[1, 2\] subpartitions"):
+    one, two = (Delta(totals=(np.ones(n, np.int64),) * 2) for n in (2, 3))
+    with pytest.raises(CorruptShuffleError, match=r"have \[2, 3\] subpartitions"):
         compose([one, two])
+
+
+def test_totals_of_a_multiple_of_subpartitions_count_modulo_the_fewest():
+    parts = [Delta(totals=(np.arange(n), np.arange(n) * 10)) for n in (8, 2, 4)]
+    for composed in (compose(parts), compose([parts[0], compose(parts[1:])])):
+        rows, sizes = composed.totals
+        assert rows.tolist() == [0 + 2 + 4 + 6 + 0 + 0 + 2, 1 + 3 + 5 + 7 + 1 + 1 + 3]
+        assert sizes.tolist() == [140, 210]
