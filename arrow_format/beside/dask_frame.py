@@ -19,8 +19,9 @@ def dask_frame(rows: Readable, groups: Sequence[TaskGroup], columns: Sequence[st
     Dask asks for fewer columns where a query needs fewer.
     """
     meta = _frame(rows.schema_of(columns).empty_table())
+    parts = rows.for_tasks([group.ranges for group in groups])
     tasks = [group.subpartitions for group in groups]
-    return dd.from_map(read_partition, tasks, rows=rows, meta=meta, label="shuffle")
+    return dd.from_map(read_partition, tasks, parts, meta=meta, label="shuffle")
 
 
 def read_partition(

@@ -58,11 +58,16 @@ class ShuffleDatasource(Datasource):  # type: ignore[misc]
     ) -> list[ReadTask]:
         """Return about ``parallelism`` tasks of adjacent subpartitions."""
         max_bytes = -(-self.estimate_inmemory_data_size() // max(parallelism, 1))
-        return [self._task(group, per_task_row_limit) for group in self._plan(max(max_bytes, 1))]
+        groups = self._plan(max(max_bytes, 1))
+        parts = self._rows.for_tasks([group.ranges for group in groups])
+        return [
+            self._task(part, group, per_task_row_limit)
+            for part, group in zip(parts, groups, strict=True)
+        ]
 
-    def _task(self, group: TaskGroup, limit: int | None) -> ReadTask:
+    def _task(self, part: Readable, group: TaskGroup, limit: int | None) -> ReadTask:
         num_rows = group.num_rows if self._num_rows_known else None
-        read = partial(read_blocks, self._rows, group.subpartitions, self._columns)
+        read = partial(read_blocks, part, group.subpartitions, self._columns)
         return ReadTask(
             read,
             BlockMetadata(num_rows, group.num_bytes, exec_stats=None, input_files=None),

@@ -61,6 +61,9 @@ class Readable(Protocol):
     def where(self, filter: pc.Expression | RowFilter | None) -> Readable:
         """Return the rows that a filter is true for."""
 
+    def for_tasks(self, tasks: Sequence[tuple[tuple[int, int], ...]]) -> Sequence[Readable]:
+        """Return what each of several tasks is to carry that read these ranges."""
+
     def read(
         self,
         subpartitions: Iterable[int] | None = None,

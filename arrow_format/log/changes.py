@@ -12,11 +12,11 @@ import contextlib
 import dataclasses
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from arrow_format.arrays.column_ids import Columns, names_in
+from arrow_format.arrays.column_ids import names_in
 from arrow_format.arrays.schema_evolution import can_read_as
 from arrow_format.arrays.spark_schema_evolution import Schemas, spark_refusals, widen_schemas
 from arrow_format.errors import (
@@ -32,7 +32,7 @@ from arrow_format.log.altered import altered, as_called_in
 from arrow_format.log.names import segment_of
 from arrow_format.log.outputs import MapOutputs
 from arrow_format.log.result import released_error
-from arrow_format.log.snapshot import Snapshot, VersionSpan
+from arrow_format.log.snapshot import LaterColumns, Snapshot, VersionSpan
 from arrow_format.log.totals import sum_totals
 from arrow_format.log.version_names import first_version
 from arrow_format.storage.open import ObjectNotFoundError
@@ -163,17 +163,14 @@ def _as_called_in(entry: LogEntry, last: LogEntry) -> LogEntry:
     return structs.replace(entry, state=structs.replace(entry.state, shape=shape))
 
 
-LaterColumns: TypeAlias = tuple[Columns, str | None]
-"""Columns of a later version, and Spark's JSON of them, if it has any."""
-
-
 def read_as(snapshot: Snapshot, later: LaterColumns) -> Snapshot:
     """Return the same rows with the columns of a later version of their shuffle."""
     columns, spark_schema = later
     shape = as_called_in(snapshot.newest.shape, columns)
     schemas = widen_schemas((columns.schema, spark_schema), (shape.data_schema, shape.spark_schema))
     shape = structs.replace(shape, column_ids=columns.ids)
-    return dataclasses.replace(snapshot, newest=_with_schemas(snapshot.newest, shape, schemas))
+    newest = _with_schemas(snapshot.newest, shape, schemas)
+    return dataclasses.replace(snapshot, newest=newest, later=later)
 
 
 def _with_schemas(entry: LogEntry, shape: VersionShape, schemas: Schemas) -> LogEntry:

@@ -348,6 +348,19 @@ class MapOutputs(Sequence[MapOutput]):
             return self
         return self._where(to_arrow(self.last_versions > version))
 
+    def of_ranges(self, ranges: Sequence[tuple[int, int]]) -> MapOutputs:
+        """Return those with a file that may have rows in ranges ``[first, end)``, ascending."""
+        firsts, ends = np.array(ranges, np.int64).reshape(-1, 2).T
+        first, end = (self.of_files(f"{side}_subpartition") for side in ("first", "end"))
+        # The first range that ends behind the beginning of the file is the only one to ask.
+        at = np.searchsorted(ends, first, side="right")
+        starts = np.append(firsts, np.iinfo(np.int64).max)[at]
+        is_asked = np.maximum(first, starts) < end
+        numbers = np.repeat(np.arange(len(self)), _lengths(_column(self.table, "files")))
+        kept = np.zeros(len(self), np.bool_)
+        kept[numbers[is_asked]] = True
+        return self if kept.all() else self._where(to_arrow(kept))
+
     def _where(self, mask: pa.Array | pa.ChunkedArray) -> MapOutputs:
         return MapOutputs.of_table(self.table.filter(mask).combine_chunks())
 

@@ -10,6 +10,7 @@ checks last that no segment that it used was being removed, and reads again if s
 from __future__ import annotations
 
 import contextlib
+import socket
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -54,6 +55,7 @@ from arrow_format.log.names import (
 from arrow_format.log.snapshot import Snapshot
 from arrow_format.log.state import LogState
 from arrow_format.storage.open import ObjectNotFoundError, Storage, names_in_use
+from arrow_format.storage.protocol import SHARED_PATH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -639,12 +641,43 @@ def expired_error(storage: Storage, version: int) -> ShuffleNotFoundError:
     )
 
 
+def why_gone(storage: Storage, newest: LogEntry, oldest_needed: int) -> ShuffleError | None:
+    """Return why files of a version that was opened are not there; None if that is damage.
+
+    ``newest`` is the entry of the version, which another process may have opened.
+    """
+    log = LogReader(storage)
+    with contextlib.suppress(ShuffleError):
+        view = log.view()
+        if not view.newest and "://" not in storage.root:
+            return ShuffleNotFoundError(
+                f"{storage.root}: version {newest.version} is not there; there are none, on "
+                f"{socket.gethostname()}, and there was one where this read was planned. "
+                f"{SHARED_PATH}. Or the shuffle was removed meanwhile"
+            )
+        if oldest_needed < view.oldest and log.tag_of(view, oldest_needed) is None:
+            return expired_error(storage, oldest_needed)
+        if newest.is_version and not _has(log, newest):
+            return CorruptShuffleError(
+                f"{storage.root}: version {newest.version} is another one than when the read was "
+                "planned; the directory was replaced. Read it again"
+            )
+    return None
+
+
+def _has(log: LogReader, entry: LogEntry) -> bool:
+    with contextlib.suppress(ShuffleNotFoundError):
+        return log.entry(entry.version, entry.commit_id).commit_id == entry.commit_id
+    return False
+
+
 @contextlib.contextmanager
-def translate_expired(storage: Storage, version: int) -> Iterator[None]:
-    """Replace a CorruptShuffleError by :func:`expired_error` where the version has expired."""
+def translate_gone(storage: Storage, newest: LogEntry, oldest_needed: int) -> Iterator[None]:
+    """Replace a CorruptShuffleError by what :func:`why_gone` says, if anything."""
     try:
         yield
     except CorruptShuffleError as error:
-        if has_expired(storage, version):
-            raise expired_error(storage, version) from error
+        reason = why_gone(storage, newest, oldest_needed)
+        if reason is not None:
+            raise reason from error
         raise

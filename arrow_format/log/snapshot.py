@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
 
 from arrow_format.log.delta import Delta, made
 
 if TYPE_CHECKING:
+    from arrow_format.arrays.column_ids import Columns
     from arrow_format.log.entry import LogEntry
     from arrow_format.log.outputs import MapOutputs
     from arrow_format.log.result import Released
     from arrow_format.log.totals import Totals
+
+LaterColumns: TypeAlias = "tuple[Columns, str | None]"
+"""Columns of a later version, and Spark's JSON of them, if it has any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +46,30 @@ class Snapshot:
     """Which rows of the log these are; None: all of a version."""
     oldest_needed: int = 0
     """The oldest version that must not expire while these rows are read."""
+    later: LaterColumns | None = None
+    """Columns of a later version that its rows are read with; None: those of :attr:`newest`."""
+    ranges: tuple[tuple[int, int], ...] | None = None
+    """Ranges ``[first, end)`` of subpartitions that it is of, ascending; None: of all.
+
+    Then it has the map outputs with rows of these, and totals of others are 0."""
 
     @staticmethod
     def of(entry: LogEntry, whole: Delta) -> Snapshot:
         """Return the version of an entry, with all that the numbers up to it do together."""
         len(whole.added)  # so that what is damaged is refused when it is opened
         return Snapshot(entry, whole.added, made(whole.totals), oldest_needed=entry.version)
+
+    def part(self, ranges: tuple[tuple[int, int], ...]) -> Snapshot:
+        """Return what is read of ranges ``[first, end)`` of subpartitions, ascending."""
+        totals = self.totals
+        if totals is not None:
+            is_other = np.ones(len(totals[0]), np.bool_)
+            for first, end in ranges:
+                is_other[first:end] = False
+            rows, sizes = (np.where(is_other, 0, each) for each in totals)
+            totals = rows, sizes
+        outputs = self.map_outputs.of_ranges(ranges)
+        return replace(self, map_outputs=outputs, totals=totals, ranges=ranges)
 
     @property
     def whole(self) -> Delta:

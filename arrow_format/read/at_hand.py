@@ -95,6 +95,10 @@ class AtHand(ABC):
         """Return what each of several tasks reads."""
 
     @abstractmethod
+    def for_tasks(self, tasks: Sequence[tuple[tuple[int, int], ...]]) -> Sequence[AtHand]:
+        """Return what each of several tasks is to carry that read these ranges."""
+
+    @abstractmethod
     def read(
         self,
         subpartitions: int | Iterable[int] | None = None,

@@ -18,10 +18,11 @@ from arrow_format.filters.filter import bind_filter
 from arrow_format.filters.keys import bind_keys, subpartition_of
 from arrow_format.filters.spark_rules import SparkSettings
 from arrow_format.keys.combination import combine_text
+from arrow_format.log.carried import Carried, parts_of
 from arrow_format.log.changes import changes_of, read_as
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.pending import no_version_error
-from arrow_format.log.reader import expired_error, has_expired, translate_expired
+from arrow_format.log.reader import translate_gone, why_gone
 from arrow_format.log.result import released_error
 from arrow_format.log.version_names import parse_version_name, resolve_version
 from arrow_format.options import check_integer, check_read_options
@@ -52,9 +53,9 @@ if TYPE_CHECKING:
     from arrow_format.filters.expression import Expression
     from arrow_format.filters.keys import Keys
     from arrow_format.filters.row_filter import RowFilter
-    from arrow_format.log.changes import LaterColumns
+    from arrow_format.log.carried import Ranges
     from arrow_format.log.entry import LogEntry
-    from arrow_format.log.snapshot import Snapshot, VersionSpan
+    from arrow_format.log.snapshot import LaterColumns, Snapshot, VersionSpan
     from arrow_format.log.version_names import VersionName
     from arrow_format.model import Int64Array, MapOutput
     from arrow_format.options import ReadOptions
@@ -96,12 +97,38 @@ class Shuffle(VersionFacts, AtHand):
         self._options = check_read_options(options)
         self._selection: Selection | None = None
         self._checks = False
+        self._by_value: tuple[Carried | None] | None = None
         self._reader = VersionReader(storage, snapshot, self._options)
 
     def __reduce__(self) -> tuple[Callable[..., Shuffle], tuple[Any, ...]]:
-        # By name: the process that unpickles it reads the log again.
+        # By value; a large one by name, and the process that unpickles it reads the log again.
+        snapshot, how = self._snapshot, (self.filter, self._checks)
+        if self._carried is not None:
+            return open_carried, (self._storage, self._carried, self._options, *how)
         pinned = self._storage, self.version, self._entry.commit_id, self._options, self.span
-        return open_pinned, (*pinned, None, self.filter, self._checks)
+        return open_pinned, (*pinned, snapshot.later, *how, snapshot.ranges)
+
+    @property
+    def _carried(self) -> Carried | None:
+        """The version by value; None if it is too large."""
+        if self._by_value is None:
+            self._by_value = (Carried.of(self._snapshot),)
+        return self._by_value[0]
+
+    def for_tasks(self, tasks: Sequence[Ranges]) -> list[Shuffle]:
+        """Return for each of several tasks what it is to carry, given the ranges that it reads.
+
+        That is this version if it is small enough to be pickled by value, else what the log knows
+        of the map outputs and subpartitions of these ranges, ``[first, end)`` and ascending.
+        """
+        parts = None if self._carried is not None else parts_of(self._snapshot, tasks)
+        if parts is None:
+            return [self] * len(tasks)
+        return [self._part(part) for part in parts]
+
+    def _part(self, snapshot: Snapshot) -> Shuffle:
+        part = Shuffle(self._storage, snapshot, self._options)
+        return (part.checking() if self._checks else part).where(self.filter)
 
     def __repr__(self) -> str:
         return (
@@ -617,8 +644,8 @@ class Shuffle(VersionFacts, AtHand):
         ShuffleNotFoundError
             The version has expired, and was removed by garbage collection.
         """
-        needed = self._snapshot.oldest_needed
-        with translate_expired(self._storage, needed):
+        how = self._storage, self._entry, self._snapshot.oldest_needed
+        with translate_gone(*how):
             report = verify_snapshot(
                 self._storage,
                 self._snapshot,
@@ -626,8 +653,8 @@ class Shuffle(VersionFacts, AtHand):
                 raise_on_damage=raise_on_damage,
                 on_output=on_file,
             )
-        if report.problems and has_expired(self._storage, needed):
-            raise expired_error(self._storage, needed) from report.problems[0]
+        if report.problems and (reason := why_gone(*how)) is not None:
+            raise reason from report.problems[0]
         return report
 
 
@@ -644,6 +671,7 @@ def _kept(
     options: ReadOptions,
     span: VersionSpan | None,
     later: LaterColumns | None,
+    ranges: Ranges | None,
 ) -> Shuffle:
     """Open a pinned version; a commit never changes, so the tasks of a process share it."""
     if span is None:
@@ -651,9 +679,33 @@ def _kept(
     else:
         shuffle = Shuffle(storage, changes_of(CommitLog(storage), span), options)
     _check_pinned(shuffle.path, shuffle.snapshot.newest, commit_id)
+    snapshot = shuffle.snapshot
     if later is not None:
-        shuffle = Shuffle(storage, read_as(shuffle.snapshot, later), options)
-    return shuffle
+        snapshot = read_as(snapshot, later)
+    if ranges is not None:
+        snapshot = snapshot.part(ranges)
+    return shuffle if snapshot is shuffle.snapshot else Shuffle(storage, snapshot, options)
+
+
+@lru_cache(PINNED_KEPT)
+def _kept_carried(storage: Storage, carried: Carried, options: ReadOptions) -> Shuffle:
+    return Shuffle(storage, carried.snapshot(), options)
+
+
+def open_carried(
+    storage: Storage,
+    carried: Carried,
+    options: ReadOptions,
+    where: RowFilter | None = None,
+    checks: bool = False,
+) -> Shuffle:
+    """Return the version that another process opened, without a request; see :func:`open_pinned`.
+
+    Whether it is still there is seen when it is read: files have random names, and the checksums of
+    their directories are in what was carried.
+    """
+    shuffle = _kept_carried(storage, carried, options)
+    return (shuffle.checking() if checks else shuffle).where(where)
 
 
 def open_pinned(
@@ -665,11 +717,13 @@ def open_pinned(
     later: LaterColumns | None = None,
     where: RowFilter | None = None,
     checks: bool = False,
+    ranges: Ranges | None = None,
 ) -> Shuffle:
     """Open the version that another process pinned, or with ``span`` the rows it pinned of it.
 
     ``later`` are columns of a later version to read the rows with; their own when None. Only rows
     that ``where`` keeps are read; all when None. With ``checks`` it is :meth:`Shuffle.checking`.
+    With ``ranges`` of subpartitions, no others are to be read of it.
 
     Raises
     ------
@@ -692,7 +746,7 @@ def open_pinned(
         )
         raise ShuffleNotFoundError(msg) from None
     _check_pinned(storage.root, entry, commit_id)
-    shuffle = _kept(storage, version, commit_id, options, span, later)
+    shuffle = _kept(storage, version, commit_id, options, span, later, ranges)
     return (shuffle.checking() if checks else shuffle).where(where)
 
 

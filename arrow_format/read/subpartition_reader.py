@@ -17,7 +17,7 @@ from arrow_format.arrays.stored_types import missing_column
 from arrow_format.concurrency import map_ahead
 from arrow_format.errors import SchemaError
 from arrow_format.format.evolved_chunks import ChunkDecoders
-from arrow_format.log.reader import translate_expired
+from arrow_format.log.reader import translate_gone
 from arrow_format.read.chunk_reader import ChunkReader, Tested
 from arrow_format.read.index_cache import IndexCache
 from arrow_format.read.kept_chunks import KeptAside, KeptChunk, KeptChunks, pinned_bytes
@@ -27,6 +27,7 @@ from arrow_format.read.selection import select_chunks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from numpy.typing import NDArray
 
@@ -208,7 +209,7 @@ class SortMergeSubpartitionReader:
         None.
         """
         wanted = f"subpartitions {self.first} to {self.end - 1}"
-        with translate_expired(self._storage, self._oldest_needed):
+        with self._translated():
             kept = [
                 (version_file, regions)
                 for version_file in files_of(self._outputs)
@@ -268,6 +269,9 @@ class SortMergeSubpartitionReader:
         )
         return regions[first_region:end_region]
 
+    def _translated(self) -> AbstractContextManager[None]:
+        return translate_gone(self._storage, self._version, self._oldest_needed)
+
     def rows(
         self,
         plan: Iterable[tuple[ChunkReader, Iterable[ChunkRead]]],
@@ -276,7 +280,7 @@ class SortMergeSubpartitionReader:
         """Yield the rows of chunks of :meth:`planned`, and of those ``kept`` of readers before."""
         aside = KeptAside({} if kept is None else kept.take())
         with (
-            translate_expired(self._storage, self._oldest_needed),
+            self._translated(),
             self._scheduler.add_reader(aside.left_to_read(plan)) as fetched,
         ):
             decoded = map_ahead(
@@ -332,7 +336,7 @@ class SortMergeSubpartitionReader:
         for chunk in chunks:
             first_row = chunk.first_row
             while first_row < chunk.end_row:
-                with translate_expired(self._storage, self._oldest_needed):
+                with self._translated():
                     ((_, stored),) = self._scheduler.fetch(source, [chunk])
                 if self._placement is not None and first_row == chunk.first_row:
                     self._placement.check_stored(source, chunk, stored)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -51,6 +51,8 @@ class SubpartitionRanges(InputPartition):
 
     ranges: tuple[tuple[int, int], ...]
     regions: range | None = None
+    shuffle: Shuffle | None = None
+    """What it reads of, where that is not what the reader carries."""
 
 
 class ShuffleSourceReader(Travels, DataSourceReader):
@@ -77,7 +79,12 @@ class ShuffleSourceReader(Travels, DataSourceReader):
     @plain_errors
     def partitions(self) -> list[InputPartition]:
         """Spark partitions in subpartition order."""
-        return [*plan_ranges(self._shuffle, self._options)]
+        shuffle = self._shuffle
+        partitions = plan_ranges(shuffle, self._options)
+        return [
+            partition if part is shuffle else replace(partition, shuffle=part)
+            for partition, part in zip(partitions, parts_of(shuffle, partitions), strict=True)
+        ]
 
     @plain_errors
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -85,7 +92,8 @@ class ShuffleSourceReader(Travels, DataSourceReader):
         if not isinstance(partition, SubpartitionRanges):
             msg = f"partition is {type(partition).__name__}: expected one of partitions()"
             raise OptionError(msg)
-        yield from read_ranges(self._shuffle, partition, self._schema, self._columns)
+        shuffle = partition.shuffle or self._shuffle
+        yield from read_ranges(shuffle, partition, self._schema, self._columns)
 
 
 # Opening and schemas ------------------------------------------------------------------------------
@@ -228,6 +236,18 @@ def plan_ranges(shuffle: Shuffle, options: ScanOptions) -> list[SubpartitionRang
     shards = plan_shards(weights, numbers, max_bytes, by_region)
     return [SubpartitionRanges(shard.ranges, shard.regions) for shard in shards] or [
         SubpartitionRanges(())
+    ]
+
+
+def parts_of(shuffle: Shuffle, partitions: Sequence[SubpartitionRanges]) -> list[Shuffle]:
+    """Return what each Spark partition carries: the shuffle, or where it is large what it reads.
+
+    Regions have numbers that count all map outputs, so those that read a few of them have all.
+    """
+    parts = shuffle.for_tasks([partition.ranges for partition in partitions])
+    return [
+        part if partition.regions is None else shuffle
+        for partition, part in zip(partitions, parts, strict=True)
     ]
 
 

@@ -32,7 +32,7 @@ from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.pending import no_version_error
 from arrow_format.log.result import released_error
 from arrow_format.model import Natural
-from arrow_format.read.shuffle import Shuffle, open_pinned
+from arrow_format.read.shuffle import Shuffle
 from arrow_format.streaming.consumption import Consumer
 from arrow_format.streaming.result_request import await_result
 from connector.arrival import Travels
@@ -41,6 +41,7 @@ from connector.plain_errors import plain_errors
 from connector.source.reader import (
     SubpartitionRanges,
     check_columns,
+    parts_of,
     plan_ranges,
     read_ranges,
     restricted_by,
@@ -65,10 +66,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from arrow_format.log.changes import LaterColumns
     from arrow_format.log.entry import LogEntry
     from arrow_format.log.reader import LogView
-    from arrow_format.log.snapshot import VersionSpan
+    from arrow_format.log.snapshot import LaterColumns, VersionSpan
 
 
 IDLE_POLL_INTERVAL = 1.0
@@ -148,12 +148,8 @@ class StreamOffset(msgspec.Struct, frozen=True, omit_defaults=True):
 class ChangedRanges(InputPartition):
     """What one Spark task reads of a micro-batch."""
 
-    version: int
-    commit_id: str
-    span: VersionSpan | None
-    """Which rows up to that version; None: all."""
-    columns: LaterColumns
-    """Those of the shuffle when the batch was planned: rows of an earlier version have them too."""
+    shuffle: Shuffle
+    """With the columns that the query has: rows of an earlier version have them too."""
     ranges: SubpartitionRanges
 
 
@@ -363,13 +359,10 @@ class ShuffleStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvaila
                 "again, from its checkpoint, to read it with the columns that it has now"
             )
             raise SchemaError(msg) from error
-        columns = _columns_of(shuffle.snapshot.newest)
         if shuffle.num_rows == 0:
             return []
-        return [
-            ChangedRanges(shuffle.version, shuffle.commit_id, shuffle.span, columns, ranges)
-            for ranges in plan_ranges(shuffle, self._scan)
-        ]
+        partitions = plan_ranges(shuffle, self._scan)
+        return [*map(ChangedRanges, parts_of(shuffle, partitions), partitions)]
 
     def _changes(self, first: StreamOffset, last: StreamOffset) -> Shuffle:
         log = CommitLog(self._storage)
@@ -402,16 +395,8 @@ class ShuffleStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvaila
         if not isinstance(partition, ChangedRanges):
             msg = f"partition is {type(partition).__name__}: expected one of partitions()"
             raise OptionError(msg)
-        shuffle = open_pinned(
-            self._storage,
-            partition.version,
-            partition.commit_id,
-            self._scan.options,
-            partition.span,
-            partition.columns,
-        )
-        shuffle = restricted_by(shuffle, self._scan)
-        yield from read_ranges(shuffle, partition.ranges, self._arrow_schema, self._columns)
+        shuffle, ranges = partition.shuffle, partition.ranges
+        yield from read_ranges(shuffle, ranges, self._arrow_schema, self._columns)
 
     @plain_errors
     def commit(self, end: dict[str, Any]) -> None:

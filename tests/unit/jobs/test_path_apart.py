@@ -45,7 +45,7 @@ def test_a_read_that_does_not_see_the_shuffle_says_so(tmp_path):
     path.rename(tmp_path / "elsewhere")
     path.mkdir()
     with pytest.raises(ShuffleNotFoundError) as raised:
-        pickle.loads(sent)
+        pickle.loads(sent).read().read_all()
     where = f"{path}: version 1 is not there; there are none, on {socket.gethostname()}, and there"
     assert str(raised.value).startswith(where)
     assert REMEDY in str(raised.value)
