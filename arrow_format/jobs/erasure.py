@@ -65,6 +65,9 @@ class ErasureStatus:
     unreachable
         Local directories of files that cannot be seen from this machine: they do not hold the id
         that a job put there.
+    files_with_dropped_columns
+        Files of the newest version that have columns which were dropped: dropping erases nothing.
+        Values of the rows that were not deleted; :attr:`is_gone` says nothing of them.
     """
 
     path: str
@@ -78,6 +81,7 @@ class ErasureStatus:
     statistics_columns: tuple[str, ...]
     files: tuple[str, ...]
     unreachable: tuple[str, ...]
+    files_with_dropped_columns: int = 0
 
     @property
     def is_gone(self) -> bool:
@@ -147,6 +151,12 @@ class ErasureStatus:
             yield (
                 f"  statistics values of {', '.join(self.statistics_columns)} in old entries of "
                 f"the log may be of deleted rows; run {self._compact}"
+            )
+        if self.files_with_dropped_columns:
+            count = count_of(self.files_with_dropped_columns, "file")
+            yield (
+                f"  note       {count} of the newest version have columns that were dropped, which "
+                f"erases nothing; a merge that rewrites does: arrow-shuffle merge {self.path}"
             )
 
 
@@ -242,7 +252,14 @@ def _status(log: LogReader, receipt: DeletionReceipt, view: LogView) -> ErasureS
         statistics_columns=receipt.statistics_columns if is_old else (),
         files=(),
         unreachable=(),
+        files_with_dropped_columns=_num_with_dropped(log, view),
     )
+
+
+def _num_with_dropped(log: LogReader, view: LogView) -> int:
+    """Count files of the newest version with columns that it does not have."""
+    newest = log.snapshot_of(view)
+    return 0 if newest is None else newest.map_outputs.num_files_beyond(newest.newest.columns.ids)
 
 
 def _has_old(log: LogReader, view: LogView, version: int) -> bool:

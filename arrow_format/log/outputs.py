@@ -293,6 +293,14 @@ class MapOutputs(Sequence[MapOutput]):
         """How many files they have."""
         return len(_files(self.table))
 
+    def num_files_beyond(self, column_ids: Sequence[int]) -> int:
+        """Return how many files have columns with other ids than these."""
+        lists = _column(self.table, "column_ids")
+        is_other = ~np.isin(to_numpy(lists.values), column_ids)
+        of_output = np.repeat(np.arange(len(self)), _lengths(lists))
+        num_files = _lengths(_column(self.table, "files"))
+        return int(num_files[np.unique(of_output[is_other])].sum())
+
     @property
     def num_rows(self) -> int:
         """Rows stored; a broadcast row counts once."""

@@ -20,6 +20,7 @@ from arrow_format import (
     WriteOptions,
     collect_garbage,
     delete_rows,
+    drop_columns,
     erasure_status,
     flush_pending,
     merge_shuffle,
@@ -265,6 +266,23 @@ def test_undo_deletions_is_a_flag(path):
 
 
 # Logs that were restored --------------------------------------------------------------------------
+
+
+def test_a_drop_erases_nothing_and_the_status_says_so(path):
+    receipt = delete_rows(path, {"k": [1]}, options=PLAIN)
+    collect_garbage(path, retention=NOW)
+    assert erasure_status(path, receipt).files_with_dropped_columns == 0
+    drop_columns(path, "name")
+    collect_garbage(path, retention=NOW)
+    status = erasure_status(path, receipt)
+    num_files = sum(len(output.files) for output in open_shuffle(path).map_outputs)
+    assert status.files_with_dropped_columns == num_files > 0
+    assert status.is_gone, "of the rows of the receipt, which the drop has nothing to do with"
+    assert f"{num_files} files of the newest version have columns that were dropped" in str(status)
+    merge_shuffle(path, policy=ALL)
+    collect_garbage(path, retention=NOW)
+    assert erasure_status(path, receipt).files_with_dropped_columns == 0
+    assert "dropped" not in str(erasure_status(path, receipt))
 
 
 @guarantee("undone deletions")
