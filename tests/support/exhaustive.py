@@ -6,7 +6,8 @@ how, by one of these:
 
 - ``@exhaustive("codec", "threads")`` keeps of its cases the fewest that have each value of these
   parameters, those of fixtures too; without names of all, with ``but="store"`` of all others;
-- :func:`part` of what it loops over, :func:`times` of what it repeats;
+- :func:`part` of what it loops over, :func:`every` of what it counts until there is no more,
+  :func:`times` of what it repeats;
 - ``@nightly`` where a test without this mark has one case of the same behaviour.
 """
 
@@ -15,12 +16,13 @@ from __future__ import annotations
 import os
 import zlib
 from collections import defaultdict
+from itertools import count
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 Case = TypeVar("Case")
 
@@ -53,6 +55,11 @@ def part(cases: Sequence[Case], most: int) -> Sequence[Case]:
     if IS_NIGHT or len(cases) <= most:
         return cases
     return [cases[number * (len(cases) - 1) // max(most - 1, 1)] for number in range(most)]
+
+
+def every(nth: int, start: int = 0) -> Iterator[int]:
+    """Count without end, by so many from the start; at night by ones."""
+    return count(start, 1 if IS_NIGHT else nth)
 
 
 def times(on_change: int, at_night: int) -> int:

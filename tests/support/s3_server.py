@@ -17,6 +17,7 @@ import time
 import uuid
 from collections import Counter
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -79,7 +80,7 @@ class AtomicS3:
 
     def _answer(self, path: str, environ: dict[str, Any], start_response: Any) -> Any:
         signed_by = environ.get("HTTP_AUTHORIZATION", "").partition("Credential=")[2]
-        if not signed_by.startswith(f"{KEY_ID}/") and not path.startswith("/moto-api"):
+        if not signed_by.startswith(f"{KEY_ID}/"):
             key_id = signed_by.partition("/")[0].encode()
             return _answered(environ, "403 Forbidden", _REFUSED % (key_id, key_id), start_response)
         method, query = environ["REQUEST_METHOD"], environ.get("QUERY_STRING", "")
@@ -139,7 +140,7 @@ def main(port: int) -> None:
     if "--until-eof" in sys.argv:
         # Whoever started it may be killed: then its end of the pipe is closed.
         threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
-    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from moto.moto_server.werkzeug_app import create_backend_app
     from werkzeug.serving import WSGIRequestHandler, run_simple
 
     class Handler(WSGIRequestHandler):
@@ -148,7 +149,8 @@ def main(port: int) -> None:
         def log_request(self, *_: object) -> None:
             """Say nothing."""
 
-    application = AtomicS3(DomainDispatcherApplication(create_backend_app))
+    # Not moto's dispatcher, which looks for the service of each request for longer than S3 answers.
+    application = AtomicS3(create_backend_app("s3"))
     run_simple("127.0.0.1", port, application, threaded=True, request_handler=Handler)
 
 
@@ -175,15 +177,7 @@ class S3Server(StoreServer):
 
     def client(self) -> Any:
         """Return a client of another library, to look behind ours."""
-        import boto3
-
-        return boto3.client(
-            "s3",
-            endpoint_url=self.url,
-            region_name="us-east-1",
-            aws_access_key_id=KEY_ID,
-            aws_secret_access_key=SECRET,
-        )
+        return _client(self.url)
 
     def new_bucket(self, kind: str = "bucket") -> str:
         name = f"{kind}-{uuid.uuid4().hex[:12]}"
@@ -199,6 +193,19 @@ class S3Server(StoreServer):
         """Names of the uploads that were neither completed nor given up."""
         found = self.client().list_multipart_uploads(Bucket=bucket)
         return [one["Key"] for one in found.get("Uploads", [])]
+
+
+@cache
+def _client(url: str) -> Any:
+    import boto3
+
+    return boto3.client(
+        "s3",
+        endpoint_url=url,
+        region_name="us-east-1",
+        aws_access_key_id=KEY_ID,
+        aws_secret_access_key=SECRET,
+    )
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 import time
 from dataclasses import replace
 from datetime import timedelta
+from functools import cache
 
 import pyarrow as pa
 import pytest
@@ -32,6 +33,7 @@ from arrow_format.storage import object_store
 from arrow_format.storage.open import ObjectStorage, open_storage
 from arrow_format.storage.protocol import DeniedError
 from arrow_format.storage.put_probe import PROBE_DIRECTORY, ROUNDS
+from tests.support.exhaustive import exhaustive
 from tests.support.guarantees import guarantee
 
 NOW = timedelta(0)
@@ -55,15 +57,21 @@ def write(path, s3, first=0, *, mode="append", batches=None):
     )
 
 
-def copied(s3, kind, keys=()):
-    """Return a path with three versions, of which one is tagged, in a bucket of a kind."""
+@cache
+def prepared(s3):
+    """Return a bucket with three versions, of which one is tagged."""
     source = s3.new_bucket()
     path = f"s3://{source}/a"
     for first in (0, 10, 20):
         write(path, s3, first)
     tag_shuffle(path, "kept", 1, storage_options=s3.options)
-    target = copy(s3, source, kind)
     object_store._CHECKED.clear()
+    return source
+
+
+def copied(s3, kind):
+    """Return a path with what is prepared, in a bucket of a kind."""
+    target = copy(s3, prepared(s3), kind)
     return f"s3://{target}/a", target
 
 
@@ -80,6 +88,7 @@ def copy(s3, source, kind):
 
 
 @guarantee("atomic conditions")
+@exhaustive("mode", "kind")
 @pytest.mark.parametrize("mode", ["errorifexists", "append", "overwrite"])
 @pytest.mark.parametrize(
     ("kind", "said"),

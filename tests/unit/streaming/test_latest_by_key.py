@@ -18,6 +18,7 @@ from arrow_format.errors import ClosedError, OptionError
 from arrow_format.storage.scratch import PREFIX, ScratchDirectory
 from arrow_format.streaming.latest_by_key import LatestPerKey
 from arrow_format.streaming.latest_rows import LatestRows, latest_in_passes
+from tests.support.exhaustive import times
 from tests.support.guarantees import guarantee
 
 MEMORY = 1 << 20
@@ -84,7 +85,7 @@ def test_memory_is_bounded_however_many_rows_there_are(tmp_path):
         next(batches_of(1, 1)).schema, ["k"], max_bytes=MEMORY, directory=str(tmp_path)
     )
     before, most = pa.total_allocated_bytes(), 0
-    for batch in batches_of(200_000, 10**9):
+    for batch in batches_of(times(80_000, 200_000), 10**9):
         for piece in latest.pieces(batch):
             latest.append(piece)
         del batch, piece
@@ -212,7 +213,7 @@ def spilling(directory):
     latest = LatestPerKey(
         next(batches_of(1, 1)).schema, ["k"], max_bytes=64 << 10, directory=str(directory)
     )
-    for batch in batches_of(20_000, 20_000):
+    for batch in batches_of(5_000, 5_000, batch_rows=1_000):
         for piece in latest.pieces(batch):
             latest.append(piece)
     assert len(list(directory.iterdir())) == 1
@@ -301,7 +302,7 @@ def test_a_forked_process_leaves_its_parents_files(tmp_path):
         latest.clear()
         os._exit(0)
     os.waitpid(child, 0)
-    assert latest_of(latest.rows()) == latest_of(batches_of(20_000, 20_000))
+    assert latest_of(latest.rows()) == latest_of(batches_of(5_000, 5_000))
     latest.clear()
 
 
