@@ -9,16 +9,12 @@ write other bytes.
 from __future__ import annotations
 
 import datetime as dt
-import itertools
 import os
 import random
 import re
-import secrets
 import shutil
 import tempfile
-import time
 import uuid
-from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -27,10 +23,8 @@ from unittest import mock
 
 import numpy as np
 import pyarrow as pa
-from msgspec import structs
 
 from arrow_format import (
-    BROADCAST,
     BroadcastPartitioner,
     ColumnPartitioner,
     HashPartitioner,
@@ -42,159 +36,26 @@ from arrow_format import (
     merge_shuffle,
     rollback_shuffle,
 )
-from arrow_format.arrays.stored_types import data_schema, normalise
 from arrow_format.jobs import garbage
 from arrow_format.jobs.alter import alter_columns
-from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.delete_rows import delete_rows
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.release import DueRelease
 from arrow_format.jobs.retention import release_consumed
 from arrow_format.jobs.tags import tag_shuffle
 from arrow_format.log.commit_log import CommitLog, draft
-from arrow_format.log.entry import FENCE, LogEntry, decode_entry, encode_entry
-from arrow_format.log.job_ends import JobEnd
-from arrow_format.log.names import CHECKPOINT_INTERVAL, SEGMENT_ENTRIES, entry_path
-from arrow_format.log.outputs import MapOutputs
-from arrow_format.model import FORMAT_VERSION, Position, Transaction
+from arrow_format.log.entry import FENCE
+from arrow_format.log.names import CHECKPOINT_INTERVAL, SEGMENT_ENTRIES
+from arrow_format.model import Transaction
 from arrow_format.storage.open import open_storage
 from arrow_format.streaming.flush_pending import flush_pending
+from tests.compat import golden as golden_module
+from tests.compat import later
+from tests.compat.golden import ELSEWHERE, Golden, fixed_ids, flights, moved
 from tests.support.consumers import ConsumerRegistry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from arrow_format import Partitioner
-
-HERE = Path(__file__).parent / f"v{FORMAT_VERSION}"
-
-
-@contextmanager
-def fixed_ids(seed: int) -> Iterator[None]:
-    """Random ids count up from ``seed`` and clocks stand still."""
-    numbers = itertools.count(seed)
-    with ExitStack() as stack:
-        for module, name, replacement in (
-            (uuid, "uuid4", lambda: uuid.UUID(int=next(numbers))),
-            (secrets, "token_hex", lambda length: f"{next(numbers):0{2 * length}x}"),
-            (time, "time_ns", lambda: 1_700_000_000_000_000_000),
-            (time, "perf_counter_ns", lambda: 0),
-        ):
-            stack.enter_context(mock.patch.object(module, name, replacement))
-        yield
-
-
-class Golden:
-    """One golden shuffle and, beside it, the rows of each version as they must be read."""
-
-    def __init__(
-        self,
-        name: str,
-        n: int,
-        partitioner: Partitioner,
-        sort_by: tuple[str | tuple[str, str], ...] = (),
-        sort_key: Callable[[dict[str, Any]], Any] | None = None,
-        combine: Mapping[str, str] | None = None,
-        **options: object,
-    ) -> None:
-        self.directory = HERE / name
-        self.combine = combine
-        self.n = n
-        self.partitioner = partitioner
-        self.sort_by = sort_by
-        self.sort_key = sort_key or (lambda row: [row[name] for name in sort_by])
-        """Sorts rows of a subpartition, as Python values, as `sort_by` says."""
-        self.options = WriteOptions(sync=False, **options)
-        self.rows: list[pa.Table] = []
-
-    def commit(
-        self,
-        mode: str,
-        tasks: Sequence[pa.Table],
-        transaction: Transaction | None = None,
-        *,
-        pending: bool = False,
-    ) -> None:
-        """Commit a map output per table, and write down what a reader must find."""
-        job = begin_job(
-            str(self.directory / "shuffle"),
-            tasks[0].schema,
-            num_subpartitions=self.n,
-            partitioner=self.partitioner,
-            sort_by=self.sort_by,
-            combine=self.combine,
-            options=self.options,
-        )
-        statuses = [run_map_task(job, i, 0, task.to_batches()) for i, task in enumerate(tasks)]
-        receipt = commit_job(job, statuses, mode=mode, transaction=transaction, pending=pending)
-        if pending:
-            return
-        if mode == "overwrite":
-            self.rows = []
-        if self.combine:
-            tasks = [combined_rows(task, self.combine) for task in tasks]
-        self.expect(receipt.version, tasks)
-
-    def expect(self, version: int, tasks: Sequence[pa.Table]) -> None:
-        """Write down that a version has the rows of the one before, and these behind them."""
-        schema = data_schema(tasks[0].schema)
-        with_ids = schema.append(pa.field("_subpartition", pa.int32(), nullable=False))
-        if self.n == 1 and not self.sort_by:
-            # Of any number: in the order in which they came, and compressed.
-            for task in tasks:
-                ids = pa.array(np.zeros(len(task), np.int32))
-                columns = [*task.select(schema.names).columns, ids]
-                self.rows.append(pa.Table.from_arrays(columns, schema=with_ids))
-            self.write(version, pa.concat_tables(self.rows), compression="zstd")
-            return
-        for number, task in enumerate(tasks):
-            assign = self.partitioner.bind(schema, self.n, number)
-            for batch in task.to_batches():
-                plain = normalise(batch, schema)
-                ids = [[*range(self.n)] if i == BROADCAST else [i] for i in assign(plain).tolist()]
-                for i, readers in enumerate(ids):
-                    for reader in readers:
-                        columns = [*plain.slice(i, 1).columns, pa.array([reader], pa.int32())]
-                        self.rows.append(pa.Table.from_arrays(columns, schema=with_ids))
-        # By subpartition, and within one as the rows came: `sorted` is stable, `sort_by` is not.
-        rows = pa.concat_tables([with_ids.empty_table(), *self.rows])
-        names = [key if isinstance(key, str) else key[0] for key in self.sort_by]
-        shown = rows.select(["_subpartition", *names]).to_pylist()
-        keys = [(row["_subpartition"], self.sort_key(row)) for row in shown]
-        order = sorted(range(len(rows)), key=keys.__getitem__)
-        self.write(version, rows.take(pa.array(order, pa.int64())))
-
-    def write(self, version: int, rows: pa.Table, compression: str | None = None) -> None:
-        """Write down that a version has these rows, in reading order."""
-        options = pa.ipc.IpcWriteOptions(compression=compression)
-        path = self.directory / f"expected-{version}.arrow"
-        with pa.ipc.new_file(path, rows.schema, options=options) as out:
-            out.write_table(rows.combine_chunks())
-
-
-def combined_rows(table: pa.Table, combine: Mapping[str, str]) -> pa.Table:
-    """Return one row for each key, in the order in which keys came."""
-    keys = [name for name in table.column_names if name not in combine]
-    groups = table.group_by(keys, use_threads=False).aggregate([*combine.items()])
-    names = [f"{name}_{combine[name]}" if name in combine else name for name in table.column_names]
-    return groups.select(names).rename_columns(table.column_names)
-
-
-def flights(start: int, rows: int) -> pa.Table:
-    """Rows with a skewed key, nulls, repeating and empty text; in batches of seven."""
-    made = random.Random(start)
-    numbers = range(start, start + rows)
-    table = pa.table(
-        {
-            "id": pa.array(numbers, pa.int64()),
-            "carrier": pa.array(
-                [made.choice(["UA", "UA", "UA", "B6", "DL", "", None]) for _ in numbers],
-                pa.string(),
-            ),
-            "delay": pa.array([None if i % 9 == 0 else i * 0.25 for i in numbers], pa.float64()),
-        }
-    )
-    return pa.Table.from_batches(table.to_batches(max_chunksize=7), table.schema)
+    from collections.abc import Callable
 
 
 def every_type() -> pa.Table:
@@ -319,6 +180,19 @@ def many_subpartitions() -> None:
     golden.commit("errorifexists", [flights(0, 20)])
 
 
+def many_columns() -> None:
+    """Frames of many columns each, 300 together."""
+    golden = Golden("many_columns", 4, HashPartitioner("c0"), statistics=("c0",))
+    columns = {f"c{i}": pa.array([(i * row) % 251 for row in range(40)]) for i in range(300)}
+    golden.commit("errorifexists", [pa.table(columns)])
+
+
+def blocks() -> None:
+    """An index of several blocks: 20,000 subpartitions, of which most have a row."""
+    golden = Golden("blocks", 20_000, HashPartitioner("id"), chunk_bytes=4 << 10)
+    golden.commit("errorifexists", [pa.table({"id": pa.array(range(30_000), pa.int32())})])
+
+
 def noise() -> None:
     """A frame that is larger than its content, and one that is much smaller."""
     golden = Golden("noise", 2, HashPartitioner("b"), codec_level=-7, chunk_bytes=4_096)
@@ -388,8 +262,7 @@ def collected() -> None:
     for path in shuffle.rglob("*"):
         os.utime(path, (0, 0))  # the clock that stands still is behind that of the disk
     collect_garbage(shuffle, retention=dt.timedelta(0))
-    for version in (1, 2):
-        (golden.directory / f"expected-{version}.arrow").unlink()
+    golden.refuses({1: "absent", 2: "absent", 3: "absent", 5: "absent"})
 
 
 def transactions() -> None:
@@ -594,57 +467,6 @@ def combined() -> None:
     golden.commit("append", [flights(60, 30)])
 
 
-def rescaled() -> None:
-    """Files of 8 subpartitions in versions of 8 and of 4, which nothing writes yet.
-
-    Each version is written as a shuffle of its own; their entries are put into one log.
-    """
-    golden = Golden("rescaled", 4, HashPartitioner("id"))
-    shuffle = golden.directory / "shuffle"
-    (shuffle / entry_path(1)).parent.mkdir(parents=True)
-    entries: list[LogEntry] = []
-    tasks = [flights(100 * number, 100).combine_chunks() for number in range(3)]
-    stored = []
-    for version, (n, task) in enumerate(zip((8, 4, 8), tasks, strict=True), start=1):
-        alone = Golden(f"rescaled/{version}", n, golden.partitioner, chunk_bytes=256)
-        alone.commit("errorifexists", [task])
-        written = alone.directory / "shuffle"
-        shutil.copytree(written / "map_outputs", shuffle / "map_outputs", dirs_exist_ok=True)
-        entry = decode_entry((written / entry_path(1)).read_bytes())
-        shutil.rmtree(alone.directory)
-        if entries:
-            shape = structs.replace(entries[0].shape, num_subpartitions=4)
-            entry = structs.replace(
-                entry,
-                version=version,
-                operation="append",
-                parent=entries[-1].commit_id,
-                state=structs.replace(
-                    entry.state, shape=shape, version=version, content=version, changed=version,
-                    jobs={entry.job_id: JobEnd(version, fenced=False)}, writers=("rescale",),
-                ),
-                content=replace(
-                    entry.content,
-                    added=MapOutputs.of(
-                        replace(output, position=Position(version, 0, version))
-                        for output in entry.map_outputs
-                    ),
-                ),
-            )  # fmt: skip
-        entries.append(entry)
-        (shuffle / entry_path(version)).write_bytes(encode_entry(entry))
-        # The rows of a file are in the order of its own subpartitions.
-        schema = data_schema(task.schema)
-        ids = golden.partitioner.bind(schema, n, 0)(normalise(task.to_batches()[0], schema))
-        rows = task.take(pa.array(np.argsort(ids, kind="stable")))
-        field = pa.field("_subpartition", pa.int32(), nullable=False)
-        stored.append(rows.append_column(field, pa.array(np.sort(ids), pa.int32())))
-        whole = pa.concat_tables(stored).combine_chunks()
-        of = whole["_subpartition"].to_numpy() % entry.num_subpartitions
-        whole = whole.set_column(len(schema), field, pa.array(of, pa.int32()))
-        golden.write(version, whole.take(pa.array(np.argsort(of, kind="stable"))))
-
-
 def fenced() -> None:
     """A version, the fence of a job that never committed, and the version after it."""
     golden = Golden("fenced", 3, HashPartitioner("id"))
@@ -653,6 +475,7 @@ def fenced() -> None:
     gone = uuid.uuid4().hex
     log.append(lambda view: draft(view, FENCE, gives_up=(gone,)), sync=False)
     golden.commit("append", [flights(20, 20)])
+    golden.refuses({2: "absent", 4: "absent"})
 
 
 def ended(name: str, *, begins_again: bool) -> None:
@@ -664,42 +487,24 @@ def ended(name: str, *, begins_again: bool) -> None:
     if begins_again:
         golden.commit("overwrite", [flights(50, 10)])
         golden.commit("append", [flights(60, 10)])
+        golden.refuses({2: "absent"})
     else:
         golden.commit("append", [flights(20, 5)], Transaction("a-query", 0), pending=True)
+        golden.refuses({2: "absent", 3: "absent"})
 
 
 def roots() -> None:
     """Map outputs in the shuffle and on another disk; the log names that by :data:`ELSEWHERE`."""
-    disk = HERE / "roots" / "disk"
-    golden = Golden("roots", 3, HashPartitioner("id"), local_dirs=(str(disk),))
+    place = golden_module.HERE / "roots"
+    golden = Golden("roots", 3, HashPartitioner("id"), local_dirs=(str(place / "disk"),))
     tasks = [flights(start, 10) for start in range(0, 30, 10)]
     golden.commit("errorifexists", tasks)
     golden.commit("append", [flights(30, 10), flights(40, 10)])
     for file in (golden.directory / "shuffle" / "commit_log").glob("*/*.entry"):
-        file.write_bytes(moved(file.read_bytes(), str(HERE / "roots"), ELSEWHERE))
+        file.write_bytes(moved(file.read_bytes(), str(place), ELSEWHERE))
     for file in golden.directory.rglob("*.json"):
-        said = file.read_text().replace(str(HERE / "roots"), ELSEWHERE)
+        said = file.read_text().replace(str(place), ELSEWHERE)
         file.write_text(re.sub(r'"inode": \d+', '"inode": 1', said))
-
-
-def moved(entry: bytes, before: str, after: str) -> bytes:
-    """Return a log entry in which a directory has another name."""
-    found = decode_entry(entry)
-    outputs = [
-        replace(
-            output,
-            files=tuple(
-                replace(file, root=file.root.replace(before, after)) for file in output.files
-            ),
-        )
-        for output in found.map_outputs
-    ]
-    content = replace(found.content, added=MapOutputs.of(outputs))
-    return encode_entry(structs.replace(found, content=content))
-
-
-ELSEWHERE = "/arrow-shuffle-golden"
-"""Stands for the directory of a golden shuffle with roots, wherever that is."""
 
 
 ALL: tuple[tuple[int, Callable[[], None]], ...] = (
@@ -733,20 +538,28 @@ ALL: tuple[tuple[int, Callable[[], None]], ...] = (
     (29_000, columns),
     (30_000, ranges),
     (31_000, long_log),
-    (32_000, rescaled),
+    (32_000, later.rescaled),
+    (33_000, many_columns),
+    (34_000, blocks),
+    (35_000, later.unknown_names),
+    (36_000, later.unknown_feature),
+    (37_000, later.unknown_operation),
+    (38_000, later.unknown_version),
+    (39_000, later.unknown_encoding),
 )
 
 
 def main() -> None:
     """Write the golden shuffles of this format version that are not there."""
-    there = {path.name for path in HERE.iterdir()} if HERE.exists() else set()
+    here = golden_module.HERE
+    there = {path.name for path in here.iterdir()} if here.exists() else set()
     for seed, write in ALL:
         with fixed_ids(seed), tempfile.TemporaryDirectory() as scratch:
-            with mock.patch(f"{__name__}.HERE", Path(scratch)):
+            with mock.patch.object(golden_module, "HERE", Path(scratch)):
                 write()
             (made,) = Path(scratch).iterdir()
             if made.name not in there:
-                shutil.copytree(made, HERE / made.name)
+                shutil.copytree(made, here / made.name)
 
 
 if __name__ == "__main__":
