@@ -92,6 +92,35 @@ bound. Before the commit, which gives ids, the column is its position in the sch
 
 
 @dataclass(frozen=True, slots=True)
+class Mask:
+    """Rows of a partitioned file that are gone, as a log entry names them.
+
+    See ``docs/format/masks.md``, and :mod:`arrow_format.format.masks` for what its frame has.
+    """
+
+    num_rows: int = 0
+    """How many there are; 0: there is no mask."""
+    number: int = 0
+    """Number of the entry that put the mask; 0 until it has one."""
+    frame: bytes = b""
+    """Its bytes; empty where they are in an object."""
+    path: str = ""
+    """That object, in the shuffle's directory; empty where there is none."""
+    offset: int = 0
+    """Where the frame begins in the object."""
+    length: int = 0
+    """Bytes of the frame."""
+    crc32: int = 0
+    """CRC-32 of the frame."""
+
+    def __bool__(self) -> bool:
+        return self.num_rows > 0
+
+
+NO_MASK = Mask()
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionedFile:
     """A finished data file with its index, as a map status or a log entry names it.
 
@@ -102,7 +131,7 @@ class PartitionedFile:
     path
         Path without suffix, relative to its root.
     num_rows
-        Rows stored; a broadcast row counts once.
+        Rows stored that no mask took; a broadcast row counts once.
     num_regions
         Regions, one per flush of the sort buffer.
     data_bytes
@@ -117,6 +146,8 @@ class PartitionedFile:
         Rows of ``num_rows`` that every subpartition reads; they are stored once.
     num_subpartitions
         By which its rows are placed: that of its version, or a multiple of it.
+    mask
+        Rows that are gone, :data:`NO_MASK` for none.
     first_subpartition, end_subpartition
         Subpartitions ``[first, end)`` have all rows. Broadcast rows are in all of them.
     statistics
@@ -146,6 +177,12 @@ class PartitionedFile:
     )
     placed: bool = False
     root: str = ""
+    mask: Mask = NO_MASK
+
+    @property
+    def stored_rows(self) -> int:
+        """Rows that the data file has, those that are masked too."""
+        return self.num_rows + self.mask.num_rows
 
     def delivered_rows(self, num_subpartitions: int) -> int:
         """Rows that all subpartitions together read: a broadcast row counts for each."""

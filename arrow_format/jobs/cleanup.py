@@ -34,7 +34,7 @@ def remove_losers(job: ShuffleJob, outputs: Sequence[MapOutput]) -> None:
         path.rpartition("/")[2]
         for output in outputs
         for file in output.files
-        for path in (file.data_path, file.index_path)
+        for path in (file.data_path, file.index_path, file.mask.path)
     }
     kept = {*live, ROOT_LIST_NAME}
     try:

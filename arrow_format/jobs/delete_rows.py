@@ -1,8 +1,9 @@
 """Deletion of the rows of given keys: a new version without them, of the files that held them.
 
 The subpartitions of the keys are searched in every file. Map outputs that hold such rows are
-written again without them, and take the place of the old ones. The files of earlier versions are
-kept until garbage collection removes them. A deletion that fails or dies changes nothing.
+written again without them, and take the place of the old ones; or a mask says that they are gone.
+The files of earlier versions are kept until garbage collection removes them. A deletion that fails
+or dies changes nothing.
 
 The receipt is complete before the commit: where the deletion is a transaction, the entry has it.
 """
@@ -27,6 +28,7 @@ from arrow_format.jobs.bounds_of_keys import BoundsOfKeys, LookedBack
 from arrow_format.jobs.deletion_receipt import DeletionReceipt, HoldingFile
 from arrow_format.jobs.job_files import job_directory
 from arrow_format.jobs.kept_outputs import superseded_outputs
+from arrow_format.jobs.mask_rows import MaskedRows, mask_rows
 from arrow_format.jobs.replacement import Replacement, expiry_is_conflict, replace_outputs
 from arrow_format.keys.key_set import KeySet
 from arrow_format.keys.partitioner import HashPartitioner, key_columns
@@ -38,7 +40,7 @@ from arrow_format.log.outputs import NO_OUTPUTS, MapOutputs
 from arrow_format.log.pending import pending_outputs
 from arrow_format.log.transactions import committed_by, find_transaction
 from arrow_format.model import MapOutput, Transaction
-from arrow_format.options import WriteOptions, check_type
+from arrow_format.options import WriteOptions, check_flag, check_type
 from arrow_format.read.index_cache import IndexCache
 from arrow_format.read.key_search import Matches, search
 from arrow_format.read.shuffle import open_shuffle
@@ -72,6 +74,7 @@ def delete_rows(
     path: Place,
     keys: Keys,
     *,
+    erase: bool = True,
     expected_version: int | None = None,
     transaction: tuple[str, int] | None = None,
     options: WriteOptions | None = None,
@@ -95,6 +98,11 @@ def delete_rows(
         the stored types, where none changes by that; a number is no timestamp. A null
         is a key like any other, NaN equals NaN, and -0.0 equals 0.0. Without rows nothing happens,
         but that a transaction is noted.
+    erase
+        Write the files that hold the rows again without them, so that their bytes can go. False:
+        only mark the rows as gone, which costs what they are, and not what their files are. They
+        stay on disk until a merge writes their files again, and the receipt never says that they
+        are gone: that takes another deletion of the keys, with ``erase``.
     expected_version
         Delete only if no rows were added or taken away after this version, retries included.
     transaction
@@ -140,6 +148,7 @@ def delete_rows(
     committed returns its receipt.
     """
     options = WriteOptions() if options is None else check_type("options", options, WriteOptions)
+    check_flag("erase", erase)
     check_version_number(expected_version)
     once = Transaction.of(transaction)
     storage = open_storage(path, storage_options)
@@ -150,7 +159,7 @@ def delete_rows(
         shuffle = open_shuffle(storage)
         log = CommitLog(storage)
         check_expected(log, log.view(), expected_version)
-        deletion = _Deletion(shuffle, keys, options, once, expected_version, on_bytes)
+        deletion = _Deletion(shuffle, keys, options, once, expected_version, on_bytes, erase=erase)
         try:
             with expiry_is_conflict("delete", shuffle):
                 return deletion.run()
@@ -223,8 +232,11 @@ class _Deletion:
         once: Transaction | None,
         expected_version: int | None,
         on_bytes: Callable[[int], None],
+        *,
+        erase: bool,
     ) -> None:
         self._shuffle = shuffle
+        self._erase = erase
         self._log = CommitLog(shuffle.storage)
         self._newest = shuffle.snapshot.newest
         self._partitioner = _check_partitioned(shuffle)
@@ -256,9 +268,10 @@ class _Deletion:
             oldest_version=self._newest.version,
             tags={},
             pending=(),
-            bound_columns=self._bounds.of_ranges(),
+            bound_columns=self._bounds.of_ranges() if self._erase else (),
             statistics_columns=(),
             files=(),
+            erases=self._erase,
         )
         if not len(self._keys):
             return receipt if self._once is None else self._ask(receipt)
@@ -273,10 +286,16 @@ class _Deletion:
         """Return the map outputs that hold rows of the keys."""
         files = [(output, file) for output in outputs for file in output.files]
         indexes = self._indexes.indexes_of(version, files)
-        by_file = search(indexes, self._keys, version.data_schema, self._on_bytes)
+        by_file = search(
+            indexes, self._keys, version.data_schema, self._on_bytes, with_rows=not self._erase
+        )
         matches = (by_file.get(number, Matches()) for number in count())
         each = [_Holding(output, tuple(islice(matches, len(output.files)))) for output in outputs]
-        return [holding for holding in each if holding.num_rows]
+        return [holding for holding in each if self._is_due(holding)]
+
+    def _is_due(self, holding: _Holding) -> bool:
+        """Whether there is something to delete: also what a mask took, if bytes are to go."""
+        return any(each.regions if self._erase else each.num_rows for each in holding.matches)
 
     def _with_others(
         self, receipt: DeletionReceipt, log: CommitLog, view: LogView
@@ -285,7 +304,9 @@ class _Deletion:
         waiting = pending_outputs(log, view)
         self._searched = frozenset(waiting.numbers)
         pending = [entry for entry in waiting.entries if self._may_be_pending(entry)]
-        outputs = superseded_outputs(log, view, self._shuffle.snapshot)
+        outputs: list[MapOutput] = []
+        if self._erase:  # else it is never asked when the rows of earlier versions are gone
+            outputs += superseded_outputs(log, view, self._shuffle.snapshot)
         outputs += [output for entry in pending for output in entry.map_outputs]
         tags = view.state.tags.items()
         return replace(
@@ -300,7 +321,7 @@ class _Deletion:
         self,
         receipt: DeletionReceipt,
         view: LogView,
-        back: LookedBack,
+        back: LookedBack | None,
         now: Callable[[], MapOutputs],
     ) -> DeletionReceipt:
         """Add what was committed between the search and the deletion, at the number it takes."""
@@ -327,21 +348,25 @@ class _Deletion:
             unsearched_version=content if content > self._newest.version else 0,
             pending=(*receipt.pending, *pending),
             files=receipt.files + self._files_of(outputs),
-            statistics_columns=tuple(sorted(self._bounds.columns_at(view, back, now))),
+            statistics_columns=tuple(
+                sorted(() if back is None else self._bounds.columns_at(view, back, now))
+            ),
         )
 
     def _ask(self, receipt: DeletionReceipt) -> DeletionReceipt:
         """Say in the log that rows are to go that only earlier versions may have, if any may."""
         searched, done = receipt.version, receipt
-        back = self._bounds.looked_back(lambda now: now) if len(self._keys) else None
+        is_sought = self._erase and len(self._keys) > 0
+        back = self._bounds.looked_back(lambda now: now) if is_sought else None
 
         def decide(view: LogView) -> LogEntry | None:
             nonlocal done
             check_expected(self._log, view, self._expected_version)
             self._check_is_new(view)
-            if back is not None:
+            if len(self._keys):
                 done = self._with_late(receipt, view, back, partial(self._outputs_at, view))
-            is_asked = bool(done.files or done.pending) and view.state.deleted < searched
+            is_due = self._erase and view.state.deleted < searched
+            is_asked = is_due and bool(done.files or done.pending)
             if self._once is None and not is_asked:
                 return None
             state = {"deleted": searched} if is_asked else {}
@@ -395,14 +420,18 @@ class _Deletion:
             return MapOutputs.concat([now.without(inputs.keys), written])
 
         def write(job: ShuffleJob) -> tuple[list[Replacement], Totals]:
-            nonlocal written, back, receipt
-            roots = WriteRoots(job.storage, job.open_local_roots())
-            changes = [
-                self._write(job, roots, number, held, totals) for number, held in enumerate(holding)
-            ]
+            nonlocal written, back, receipt, totals
+            if self._erase:
+                roots = WriteRoots(job.storage, job.open_local_roots())
+                changes = [
+                    self._write(job, roots, number, held, totals)
+                    for number, held in enumerate(holding)
+                ]
+            else:
+                changes, totals = mask_rows(job, map(self._masked, holding))
             outputs = MapOutputs.of(output for change in changes for output in change.outputs)
-            written = outputs.with_columns(job.known)
-            back = self._bounds.looked_back(after)
+            written = outputs.with_columns(job.known) if self._erase else outputs
+            back = self._bounds.looked_back(after) if self._erase else None
             lost = np.flatnonzero(totals[0])
             receipt = replace(
                 receipt,
@@ -412,7 +441,7 @@ class _Deletion:
                 ),
                 num_files=inputs.num_files,
                 num_bytes=inputs.num_bytes,
-                written_bytes=written.num_bytes,
+                written_bytes=written.num_bytes if self._erase else 0,
                 files=self._files_of(inputs) + receipt.files,
             )
             return changes, totals
@@ -420,7 +449,6 @@ class _Deletion:
         def receipt_at(
             entry: LogEntry, view: LogView, version: Callable[[], Snapshot]
         ) -> DeletionReceipt:
-            assert back is not None  # since what is committed was written
             named = replace(receipt, version=view.newest + 1, commit_id=entry.commit_id)
             return self._with_late(named, view, back, lambda: after(version().map_outputs))
 
@@ -437,13 +465,19 @@ class _Deletion:
         replace_outputs(
             "delete",
             self._shuffle,
-            self._options,
-            len(holding),
+            self._options if self._erase else replace(self._options, local_dirs=()),
+            len(holding) if self._erase else 0,
             write,
             self._expected_version,
             complete,
         )
         return decided()
+
+    def _masked(self, holding: _Holding) -> MaskedRows:
+        """Return the rows of a map output that are to be masked."""
+        files = [(holding.output, file) for file in holding.output.files]
+        indexes = [*self._indexes.indexes_of(self._newest, files)]
+        return MaskedRows(holding.output, indexes, [each.by_region for each in holding.matches])
 
     def _write(
         self, job: ShuffleJob, roots: WriteRoots, number: int, holding: _Holding, totals: Totals

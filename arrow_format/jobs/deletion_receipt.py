@@ -57,11 +57,11 @@ class DeletionReceipt(HasText):
     subpartition_rows
         Rows that each subpartition delivers less, by subpartition; others are left out.
     num_files
-        Partitioned files that were replaced.
+        Partitioned files that were replaced, or have a mask now.
     num_bytes
         Bytes of their data files.
     written_bytes
-        Bytes of the data files in their place.
+        Bytes of the data files in their place; 0 where only a mask was put.
     oldest_version
         The oldest version that could be opened when the deletion was committed: versions from it to
         before :attr:`version` may hold the rows.
@@ -83,6 +83,10 @@ class DeletionReceipt(HasText):
     is_repetition
         Whether the transaction was committed before: nothing was deleted now, and the rest is of
         its first commit.
+    erases
+        Whether files were written again without the rows. Else they were only marked as gone, and
+        no later look says that the last byte is; so :attr:`files` has those with masks alone, and
+        nobody looked for bounds.
     """
 
     path: str
@@ -103,6 +107,7 @@ class DeletionReceipt(HasText):
     statistics_columns: tuple[str, ...]
     files: tuple[HoldingFile, ...]
     is_repetition: bool = False
+    erases: bool = True
 
     def to_json(self) -> str:
         """Return the receipt as JSON text, for :meth:`from_json`."""
@@ -152,15 +157,14 @@ class DeletionReceipt(HasText):
         keys = count_of(self.num_keys, "key")
         if self.is_repetition:
             yield f"{self.path}: is a repetition; nothing was deleted. The first time:"
-        if not self.num_rows:
+        if not self.num_files:
             yield f"{self.path}: version {self.searched_version} has no row of {keys}"
         else:
             rows = count_of(self.num_rows, "row")
             yield f"{self.path}: {rows} of {keys} deleted as version {self.version}"
-            yield (
-                f"  rewritten  {count_of(self.num_files, 'file')}, "
-                f"{format_bytes(self.num_bytes)} -> {format_bytes(self.written_bytes)}"
-            )
+            files = count_of(self.num_files, "file")
+            sizes = f"{format_bytes(self.num_bytes)} -> {format_bytes(self.written_bytes)}"
+            yield f"  rewritten  {files}, {sizes}" if self.erases else f"  masked     in {files}"
         if self.unsearched_version:
             yield (
                 f"  unsearched versions up to {self.unsearched_version} were appended meanwhile; "
@@ -184,11 +188,17 @@ class DeletionReceipt(HasText):
             )
         if not self.files:
             return
-        last = self.version - 1 if self.num_rows else self.version
+        last = self.version - 1 if self.num_files else self.version
         if self.oldest_version <= last:
             first = f"{self.oldest_version} to " if self.oldest_version < last else ""
             files = count_of(len(self.files), "file")
             yield f"  versions   {first}{last} may still hold the rows, in {files}"
+        if not self.erases:
+            yield (
+                f"  on disk    {count_of(len(self.files), 'file')} may hold the rows; to erase "
+                "them, delete the keys again without --no-erase"
+            )
+            return
         for name, version in self.tags.items():
             yield (
                 f"  tag        {name!r} keeps version {version}, which may hold the rows; remove it"

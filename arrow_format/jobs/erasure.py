@@ -68,6 +68,9 @@ class ErasureStatus:
     files_with_dropped_columns
         Files of the newest version that have columns which were dropped: dropping erases nothing.
         Values of the rows that were not deleted; :attr:`is_gone` says nothing of them.
+    masked
+        Whether the deletion only marked the rows as gone (``erase=False``): nothing follows when
+        their bytes go, so that they never count as gone.
     """
 
     path: str
@@ -82,6 +85,7 @@ class ErasureStatus:
     files: tuple[str, ...]
     unreachable: tuple[str, ...]
     files_with_dropped_columns: int = 0
+    masked: bool = False
 
     @property
     def is_gone(self) -> bool:
@@ -100,6 +104,7 @@ class ErasureStatus:
             or self.statistics_columns
             or self.files
             or self.unreachable
+            or self.masked
         )
 
     def __str__(self) -> str:
@@ -116,6 +121,11 @@ class ErasureStatus:
             yield from kept_by_store(self.path)
         else:
             yield f"{self.path}: the deleted rows are not gone"
+        if self.masked:
+            yield (
+                "  masked     the rows were marked as gone, and not erased; delete the keys again "
+                f"without --no-erase{_KEEP}"
+            )
         if self.versions:
             named = ", ".join(map(_range_text, self.versions))
             yield f"  versions   {named}; run arrow-shuffle gc {self.path} when they may expire"
@@ -253,6 +263,7 @@ def _status(log: LogReader, receipt: DeletionReceipt, view: LogView) -> ErasureS
         files=(),
         unreachable=(),
         files_with_dropped_columns=_num_with_dropped(log, view),
+        masked=not receipt.erases,
     )
 
 

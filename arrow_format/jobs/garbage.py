@@ -276,8 +276,9 @@ class _Collection:
     def _remove_files(self, plan: Plan) -> list[RemovedFile]:
         """Remove files of ended jobs that nothing needs by a plan."""
         roots: dict[str, dict[str, None]] = {job_id: {} for job_id in sorted(plan.suspects)}
-        for output in plan.needed:
-            roots[output.job_id] |= {file.root: None for file in output.files if file.root}
+        for output in plan.needed:  # some are of other jobs, and only their masks of these
+            if output.job_id in roots:
+                roots[output.job_id] |= {file.root: None for file in output.files if file.root}
         calls = [
             partial(JobFiles.of, self.files, job_id, named, self.claim)
             for job_id, named in roots.items()

@@ -211,14 +211,14 @@ class RemovedFile:
 def live_files(outputs: Iterable[MapOutput]) -> set[tuple[str, str]]:
     """Return name of the root ("" is the shuffle itself) and path of each file of map outputs.
 
+    Also of the objects of their masks.
+
     Not its directory: two local directories may be one, reached by different names.
     """
+    files = [file for output in outputs for file in output.files]
     return {
-        (root_name(file.root), path)
-        for output in outputs
-        for file in output.files
-        for path in (file.data_path, file.index_path)
-    }
+        (root_name(file.root), path) for file in files for path in (file.data_path, file.index_path)
+    } | {("", file.mask.path) for file in files if file.mask.path}
 
 
 def garbage_of_jobs(

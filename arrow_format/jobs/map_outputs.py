@@ -10,7 +10,6 @@ import numpy as np
 
 from arrow_format.concurrency import run_concurrently
 from arrow_format.errors import CorruptShuffleError, ShuffleError
-from arrow_format.format.totals import subpartition_totals
 from arrow_format.log.framing import MALFORMED
 from arrow_format.log.outputs import MapOutputs, decode_outputs, encode_outputs
 from arrow_format.options import normal_directory
@@ -125,11 +124,10 @@ def _problems(job: ShuffleJob, output: MapOutput, *, is_readable: bool) -> Itera
 
 def _read_totals(job: ShuffleJob, outputs: Sequence[MapOutput]) -> Iterator[Totals]:
     """Yield the totals of each file of map outputs, from its index."""
-    roots, n = ReadRoots(job.storage), job.num_subpartitions
+    roots = ReadRoots(job.storage)
 
     def totals_of(file: PartitionedFile) -> Totals:
-        index = PartitionedFileReader(roots.storage_of(file, job.job_id), file)
-        return subpartition_totals(index.regions, n, file.data_bytes)
+        return PartitionedFileReader(roots.storage_of(file, job.job_id), file).totals
 
     calls = [partial(totals_of, file) for output in outputs for file in output.files]
     at_once = max(job.storage.max_requests, 1)
@@ -154,6 +152,8 @@ def check_files(
 ) -> None:
     """Check that every file of map outputs exists and has its length; else CorruptShuffleError.
 
+    Also that the objects of their masks exist.
+
     Parameters
     ----------
     storage
@@ -174,15 +174,26 @@ def check_files(
         for path, size in ((file.data_path, file.data_bytes), (file.index_path, file.index_bytes))
         if file.root or known.get(path) != size
     ]
+    masks = {
+        file.mask.path: output for output in outputs for file in output.files if file.mask.path
+    }
+    checks += [
+        partial(_check_file, storage, output, path, None, advice)
+        for path, output in masks.items()
+        if path not in known
+    ]
     run_concurrently(checks, storage.max_requests)
 
 
-def _check_file(storage: Storage, output: MapOutput, path: str, expected: int, advice: str) -> None:
+def _check_file(
+    storage: Storage, output: MapOutput, path: str, expected: int | None, advice: str
+) -> None:
+    """Check that a file is there, and its length if one is expected."""
     stat = storage.stat(path)
-    if stat is None or stat.num_bytes != expected:
+    if stat is None or expected not in (None, stat.num_bytes):
         problem = "is not there" if stat is None else f"has {stat.num_bytes} bytes"
         msg = (
             f"{storage.root}/{path} (map task {output.map_task}, attempt {output.attempt}): "
-            f"{problem}, expected {expected} bytes; {advice}"
+            f"{problem}{'' if expected is None else f', expected {expected} bytes'}; {advice}"
         )
         raise CorruptShuffleError(msg)

@@ -15,7 +15,6 @@ import pyarrow as pa
 from arrow_format.arrays.buffers import to_numpy
 from arrow_format.errors import CorruptShuffleError
 from arrow_format.format.regions import RegionKind
-from arrow_format.format.totals import subpartition_totals
 from arrow_format.jobs.job import run_map_task
 from arrow_format.jobs.map_outputs import complete_outputs, in_task_order
 from arrow_format.jobs.replacement import Replacement
@@ -152,13 +151,7 @@ class MapOutputMerges:
 
         def totals(outputs: Sequence[MapOutput]) -> Totals:
             files = [(output, file) for output in outputs for file in output.files]
-            return sum_totals(
-                [
-                    subpartition_totals(index.regions, n, index.file.data_bytes)
-                    for index in indexes.indexes_of(version, files)
-                ],
-                n,
-            )
+            return sum_totals([each.totals for each in indexes.indexes_of(version, files)], n)
 
         after, before = totals([status.output]), totals(self._inputs(status.output.map_task))
         return after[0] - before[0], after[1] - before[1]
@@ -206,11 +199,8 @@ class SubpartitionMerge:
             nought = np.zeros(shuffle.num_subpartitions, np.int64)
             return MapStatus(_map_output(job, number, attempt, [], started), nought, nought)
         self._compare(piece, [written])
-        file, n = replace(written.file, placed=self._is_placed), shuffle.num_subpartitions
-        return MapStatus(
-            _map_output(job, number, attempt, [file], started),
-            *subpartition_totals(written.regions, n, file.data_bytes),
-        )
+        file = replace(written.file, placed=self._is_placed)
+        return MapStatus(_map_output(job, number, attempt, [file], started), *written.totals)
 
     def _raw_bytes(self, piece: Piece) -> int:
         return piece.num_bytes * self.shuffle.snapshot.raw_bytes // max(self.shuffle.num_bytes, 1)

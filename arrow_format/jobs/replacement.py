@@ -195,7 +195,8 @@ def _commit(
     current = _Current(log)
     inputs = MapOutputs.of(chain.from_iterable(change.inputs for change in replacements))
     outputs = MapOutputs.of(chain.from_iterable(change.outputs for change in replacements))
-    outputs = outputs.with_columns(job.known)
+    if not any(output.column_ids for output in outputs):  # else they are inputs with a mask
+        outputs = outputs.with_columns(job.known)
     claims = Claims(expected_version, inputs)
 
     def decide(view: LogView) -> LogEntry:

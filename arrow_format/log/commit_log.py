@@ -42,7 +42,7 @@ from arrow_format.log.entry import (
     join,
     with_range,
 )
-from arrow_format.log.framing import readable
+from arrow_format.log.framing import MASKS, readable
 from arrow_format.log.job_ends import JobEnd, decode_removed, encode_removed
 from arrow_format.log.names import (
     EXPIRED_DIRECTORY,
@@ -468,6 +468,8 @@ def _numbered(entry: LogEntry, view: LogView) -> LogEntry:
     if entry.operation == "rollback":
         changes["restored"] = (*state.restored, number)
     outputs = entry.map_outputs.at_version(number)
+    if outputs.has_masks and MASKS not in state.readers:
+        changes["readers"] = (*state.readers, MASKS)
     return replace(
         entry,
         version=number,

@@ -33,7 +33,10 @@ class Need(Enum):
     SHAPE = "its rows fit the newest version"
     PENDING_SHAPE = "its rows fit those that wait to be flushed"
     RESULT = "the result was not released as a whole"
-    INPUTS = "the map outputs that it replaces are in the newest version"
+    INPUTS = (
+        "the map outputs that it replaces are in the newest version, and no other rows of them are "
+        "masked"
+    )
     SOURCE = "the version that it names has not expired, and was not released"
     DELETIONS = "no rows were deleted after that version, unless deletions may be undone"
     FLUSHED = "no commit of a stream waits to be flushed"
@@ -163,11 +166,12 @@ def _check_inputs(root: str, current: MapOutputs, inputs: MapOutputs) -> None:
     # By their places too: what was rolled back to has another place in reading order.
     missing = np.flatnonzero(~to_numpy(pc.is_in(inputs.places, current.places)))
     if len(missing):
-        job_id, task, _ = inputs.places[int(missing[0])].as_py().split("/")
+        job_id, task, *_ = inputs.places[int(missing[0])].as_py().split("/")
         msg = (
             f"{root}: map output {task} of job {job_id} is not part of the newest version any "
-            "more: another writer overwrote, merged, rolled back or released the shuffle "
-            "meanwhile. Nothing was changed; try again if that is still wanted"
+            "more, or has other rows: another writer overwrote, merged, deleted rows of, rolled "
+            "back or released the shuffle meanwhile. Nothing was changed; try again if that is "
+            "still wanted"
         )
         raise CommitConflictError(msg)
 

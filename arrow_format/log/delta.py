@@ -10,9 +10,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from arrow_format.errors import CorruptShuffleError
 from arrow_format.log.job_ends import NO_JOBS, join_jobs
 from arrow_format.log.outputs import NO_KEYS, NO_OUTPUTS, MapOutputs
@@ -20,6 +17,8 @@ from arrow_format.log.totals import Totals, sum_totals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    import pyarrow as pa
 
 T = TypeVar("T")
 Lazy: TypeAlias = "T | Callable[[], T]"
@@ -36,7 +35,8 @@ class Delta:
     added: MapOutputs = NO_OUTPUTS
     """In reading order."""
     removed: Lazy[pa.Array] = field(default_factory=lambda: NO_KEYS, compare=False)
-    """Keys of map outputs that were added before, see :attr:`MapOutputs.keys`."""
+    """Keys of map outputs that were added before, see :attr:`MapOutputs.keys`; one that is among
+    those of :attr:`added` too is removed first."""
     clears: bool = False
     """Whether nothing of what was before is left; then ``removed`` is empty."""
     released: int = 0
@@ -58,26 +58,19 @@ def compose(parts: Sequence[Delta]) -> Delta:
     first = max((at for at, part in enumerate(parts) if part.clears), default=0)
     kept = parts[first:]
     clears = bool(kept) and kept[0].clears
-    every = MapOutputs.concat([part.added for part in kept])
-    removed = _joined([made(part.removed) for part in kept])
+    added, removed = MapOutputs.composed(
+        [part.added for part in kept], [made(part.removed) for part in kept]
+    )
     released = max((part.released for part in kept), default=0)
-    # A key is removed once, after it was added.
-    added = every.without(removed).added_after(released)
+    added = added.added_after(released)
     if clears:
         removed = NO_KEYS
-    elif len(removed):
-        removed = removed.filter(pc.invert(pc.is_in(removed, every.keys)))
     totals = _sum([made(part.totals) for part in kept])
     return Delta(added, removed, clears, released, totals, partial(_join_jobs, parts))
 
 
 def _join_jobs(parts: Sequence[Delta]) -> pa.Table:
     return join_jobs([made(part.jobs) for part in parts])
-
-
-def _joined(arrays: Sequence[pa.Array]) -> pa.Array:
-    filled = [array for array in arrays if len(array)]
-    return pa.concat_arrays(filled) if filled else NO_KEYS
 
 
 def _sum(totals: Sequence[Totals | None]) -> Totals | None:

@@ -24,7 +24,13 @@ from arrow_format.arrays.buffers import to_numpy
 from arrow_format.errors import CorruptShuffleError
 from arrow_format.format.batch_frame import decode_table, encode_table
 from arrow_format.log.delta import Delta, compose, made
-from arrow_format.log.framing import corrupt_if_malformed, from_frame, to_frame, unknown_error
+from arrow_format.log.framing import (
+    MASKS,
+    corrupt_if_malformed,
+    from_frame,
+    to_frame,
+    unknown_error,
+)
 from arrow_format.log.job_ends import (
     JobEnd,
     committed_at,
@@ -460,6 +466,10 @@ def _problems_of_outputs(entry: LogEntry, outputs: MapOutputs) -> Iterator[str]:
     versions, last = outputs.versions, outputs.last_versions
     if np.any((versions < 1) | (versions > last) | (last > entry.version)):
         yield "a map output was added after its own entry, or before it began"
+    if outputs.has_masks:
+        puts = outputs.of_files("mask_number")[outputs.of_files("mask_rows") > 0]
+        if MASKS not in entry.state.readers or puts.min() < 1 or puts.max() > entry.version:
+            yield "rows are masked by no entry up to its own, or without the feature of readers"
     numbers = outputs.table.column("files"), outputs.table.column("column_ids")
     has_files, has_ids = (to_numpy(pc.list_value_length(c.combine_chunks())) > 0 for c in numbers)
     if np.any(has_files > has_ids):

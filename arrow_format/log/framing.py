@@ -38,7 +38,10 @@ MALFORMED: tuple[type[Exception], ...] = (
 )  # fmt: skip
 """What parsing a file of the log raises where its checksums fit and its content does not."""
 
-READER_FEATURES: tuple[str, ...] = ()
+MASKS = "masks"
+"""Feature of readers: files may have masks."""
+
+READER_FEATURES: tuple[str, ...] = (MASKS,)
 """Features of the format without which a log cannot be read, of those that this release knows."""
 
 _Section: TypeAlias = tuple[str, Natural, Natural, Natural]

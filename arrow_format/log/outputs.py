@@ -33,7 +33,9 @@ from arrow_format.model import (
     FILE_STATISTICS,
     MAX_INTEGER,
     MAX_SUBPARTITIONS,
+    NO_MASK,
     MapOutput,
+    Mask,
     PartitionedFile,
     Position,
 )
@@ -56,6 +58,13 @@ _NUMBERS = (
 )  # fmt: skip
 
 
+_MASK_NUMBERS = {
+    "mask_rows": "num_rows", "mask_number": "number", "mask_offset": "offset",
+    "mask_length": "length", "mask_crc32": "crc32",
+}  # fmt: skip
+"""Columns of a file's mask, and their fields of :class:`Mask`."""
+
+
 _SLASH = text_array(["/"])[0]  # a str would be converted by what imports pandas
 
 
@@ -71,6 +80,9 @@ _FILE = pa.struct(
         *(_required(name, pa.int64()) for name in _NUMBERS),
         _required("statistics", pa.list_(_required("item", FILE_STATISTICS))),
         _required("placed", pa.bool_()),
+        *(_required(name, pa.int64()) for name in _MASK_NUMBERS),
+        _required("mask_path", pa.string()),
+        _required("mask", pa.binary()),
     ]
 )
 SCHEMA = pa.schema(
@@ -127,19 +139,30 @@ class MapOutputs(Sequence[MapOutput]):
     @staticmethod
     def concat(parts: Sequence[MapOutputs]) -> MapOutputs:
         """Return those of all parts, in reading order."""
-        if len(parts) == 1:
-            return parts[0]
+        return MapOutputs.composed(parts, [NO_KEYS] * len(parts))[0]
+
+    @staticmethod
+    def composed(
+        parts: Sequence[MapOutputs], removed: Sequence[pa.Array]
+    ) -> tuple[MapOutputs, pa.Array]:
+        """Return what parts leave, in reading order, each of which first removes some keys.
+
+        Also those of the keys that were there before all parts.
+        """
+        if len(parts) < 2:
+            return (parts[0], removed[0]) if parts else (NO_OUTPUTS, NO_KEYS)
         # Those of the parts are not kept: together they take as much memory as the whole.
         made = [part._make() if part._table is None else part._table for part in parts]
+        left, gone = _left(made, removed)
         # Many small tables are checked together far faster; but together they may break a rule
-        # that each of them keeps.
-        small = [table for table in made if len(table) < _MANY]
+        # that each of them keeps. What is not left of them nobody uses.
+        small = [rest for table, rest in zip(made, left, strict=True) if len(table) < _MANY]
         are_sound = not any(_problems(_together(small)))
         for part, table in zip(parts, made, strict=True):
             is_checked = part._table is not None or (are_sound and len(table) < _MANY)
             if part._check is not None and not is_checked:
                 part._check(table)
-        return MapOutputs.of_table(_in_order(_together(made)))
+        return MapOutputs.of_table(_in_order(_together(left))), gone
 
     @property
     def table(self) -> pa.Table:
@@ -193,9 +216,30 @@ class MapOutputs(Sequence[MapOutput]):
 
     @property
     def places(self) -> pa.StringArray:
-        """``<job>/<map task>/<version>`` of each: a rollback puts it where another version was."""
-        versions = self.table.column("version").combine_chunks().cast(pa.string())
-        return pc.binary_join_element_wise(self.keys, versions, _SLASH)
+        """``<job>/<map task>/<version>/<mask number>`` of each.
+
+        A rollback puts it where another version was, and a deletion masks rows of it.
+        """
+        numbers = (self.versions, self.mask_numbers)
+        columns = (to_arrow(each).cast(pa.string()) for each in numbers)
+        return pc.binary_join_element_wise(self.keys, *columns, _SLASH)
+
+    @property
+    def mask_numbers(self) -> Int64Array:
+        """The entry that last masked rows of each; 0 where none did."""
+        return self._largest(self.of_files("mask_number"))
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether rows of any file are masked."""
+        return bool(np.any(self.of_files("mask_rows")))
+
+    def _largest(self, of_files: Int64Array) -> Int64Array:
+        """Return the largest of numbers of the files of each; 0 without files."""
+        lists = _column(self.table, "files")
+        largest = np.zeros(len(lists), np.int64)
+        np.maximum.at(largest, np.repeat(np.arange(len(lists)), _lengths(lists)), of_files)
+        return largest
 
     @property
     def versions(self) -> Int64Array:
@@ -209,8 +253,22 @@ class MapOutputs(Sequence[MapOutput]):
 
     @property
     def job_ids(self) -> set[str]:
-        """The jobs that wrote them."""
-        return set(self.table.column("job_id").unique().to_pylist())
+        """The jobs that wrote them, and the objects of their masks."""
+        return {
+            *self.table.column("job_id").unique().to_pylist(),
+            *self._mask_jobs.unique().to_pylist(),
+        } - {""}
+
+    @property
+    def _mask_jobs(self) -> pa.StringArray:
+        """The job that wrote the object of each file's mask; empty where there is none."""
+        paths = _files(self.table).field("mask_path")
+        return pc.replace_substring_regex(paths, r"^.*/([^/]+)/[^/]+$", r"\1")
+
+    @property
+    def stored_rows(self) -> Int64Array:
+        """Rows that each data file has, masked ones too, in reading order."""
+        return self.of_files("num_rows") + self.of_files("mask_rows")
 
     def of_files(self, name: str) -> Int64Array:
         """Return a number of each file, such as ``data_bytes``, in reading order (int64)."""
@@ -248,7 +306,8 @@ class MapOutputs(Sequence[MapOutput]):
             Columns of ``version``.
         version
             The columns as which rows are read: bounds have their types. Of a column that a file
-            lacks nothing is known here; its index says that.
+            lacks nothing is known here; its index says that. They are of all rows that are stored,
+            those that are masked too.
 
         Raises
         ------
@@ -256,7 +315,7 @@ class MapOutputs(Sequence[MapOutput]):
             The statistics of a column are not of its type.
         """
         files = _files(self.table)
-        num_rows = to_numpy(files.field("num_rows"))
+        num_rows = self.stored_rows
         lists = files.field("statistics")
         file_of = np.repeat(np.arange(len(files)), _lengths(lists))
         entries = lists.flatten()
@@ -336,8 +395,10 @@ class MapOutputs(Sequence[MapOutput]):
         return self._where(pc.is_in(self.keys, keys))
 
     def once(self) -> MapOutputs:
-        """Return the first of each key."""
-        numbers = to_numpy(self.keys.dictionary_encode().indices)
+        """Return the first of each key, or of each mask of one."""
+        masks = to_arrow(self.mask_numbers).cast(pa.string())
+        names = pc.binary_join_element_wise(self.keys, masks, _SLASH)
+        numbers = to_numpy(names.dictionary_encode().indices)
         _, firsts = np.unique(numbers, return_index=True)
         if len(firsts) == len(numbers):
             return self
@@ -346,9 +407,11 @@ class MapOutputs(Sequence[MapOutput]):
         return self._where(to_arrow(is_first))
 
     def of_jobs(self, job_ids: Iterable[str]) -> MapOutputs:
-        """Return those that some jobs wrote."""
+        """Return those that some jobs wrote, or the object of a mask of which one did."""
         jobs = text_array(job_ids)
-        return self._where(pc.is_in(self.table.column("job_id"), jobs))
+        are_own = to_numpy(pc.is_in(_column(self.table, "job_id"), jobs))
+        are_masks = to_numpy(pc.is_in(self._mask_jobs, jobs))
+        return self._where(to_arrow(are_own | (self._largest(are_masks.astype(np.int64)) > 0)))
 
     def added_after(self, version: int) -> MapOutputs:
         """Return those with rows that were added after a version."""
@@ -375,7 +438,10 @@ class MapOutputs(Sequence[MapOutput]):
     def at_version(self, number: int) -> MapOutputs:
         """Return them with the positions of outputs that the entry of a number adds."""
         columns = {"version": self.versions, "last_version": self.last_versions}
-        return self._with({name: np.where(at == 0, number, at) for name, at in columns.items()})
+        placed = self._with({name: np.where(at == 0, number, at) for name, at in columns.items()})
+        at, rows = placed.of_files("mask_number"), placed.of_files("mask_rows")
+        is_new = (at == 0) & (rows > 0)
+        return placed._with_files({"mask_number": np.where(is_new, number, at)})
 
     def without_positions(self) -> MapOutputs:
         """Return them as what one entry adds, in their order."""
@@ -402,6 +468,16 @@ class MapOutputs(Sequence[MapOutput]):
             at = SCHEMA.get_field_index(name)
             table = table.set_column(at, SCHEMA.field(at), array)
         return MapOutputs.of_table(table)
+
+    def _with_files(self, columns: Mapping[str, Int64Array]) -> MapOutputs:
+        table, files = self.table, _files(self.table)
+        if all(np.array_equal(self.of_files(name), values) for name, values in columns.items()):
+            return self
+        for name, values in columns.items():
+            files = _replaced(files, name, to_arrow(values))
+        at = SCHEMA.get_field_index("files")
+        lists = list_array(_lengths(_column(table, "files")), files, SCHEMA.field(at).type)
+        return MapOutputs.of_table(table.set_column(at, SCHEMA.field(at), lists))
 
     def _with(self, columns: Mapping[str, Int64Array]) -> MapOutputs:
         table = self.table
@@ -430,6 +506,33 @@ def _files(table: pa.Table) -> pa.StructArray:
 
 def _together(tables: Sequence[pa.Table]) -> pa.Table:
     return pa.concat_tables([pa.Table.from_batches([], SCHEMA), *tables]).combine_chunks()
+
+
+def _left(
+    tables: Sequence[pa.Table], removed: Sequence[pa.Array]
+) -> tuple[Sequence[pa.Table], pa.Array]:
+    """Return what is left of tables one after the other; see :meth:`MapOutputs.composed`."""
+    names = pa.chunked_array(removed, pa.string()).unique()
+    if not len(names):
+        return tables, NO_KEYS
+    first_removed, last_removed, first_added = (
+        np.full(len(names), fill, np.int64) for fill in (len(tables), -1, len(tables))
+    )
+    for number, keys in enumerate(removed):
+        at = to_numpy(pc.index_in(keys, names))
+        last_removed[at] = number
+        first_removed[at] = np.minimum(first_removed[at], number)
+    left = []
+    keys = pa.concat_arrays([MapOutputs.of_table(table).keys for table in tables])
+    found = to_numpy(pc.fill_null(pc.index_in(keys, names), to_scalar(-1, pa.int32())))
+    ends = np.cumsum([len(table) for table in tables])[:-1]
+    for number, at in enumerate(np.split(found, ends)):
+        is_named = at >= 0
+        first_added[at[is_named]] = np.minimum(first_added[at[is_named]], number)
+        is_left = ~is_named | (last_removed[at] <= number)
+        is_whole = bool(is_left.all())
+        left.append(tables[number] if is_whole else tables[number].filter(to_arrow(is_left)))
+    return left, names.filter(to_arrow(first_removed <= first_added))
 
 
 def _in_order(table: pa.Table) -> pa.Table:
@@ -464,6 +567,12 @@ def _to_table(outputs: Sequence[MapOutput]) -> pa.Table:
                     *(_integers(getattr(file, name) for file in files) for name in _NUMBERS),
                     _statistics([file.statistics for file in files]),
                     to_arrow(np.array([file.placed for file in files], np.bool_)),
+                    *(
+                        _integers(getattr(file.mask, name) for file in files)
+                        for name in _MASK_NUMBERS.values()
+                    ),
+                    text_array(file.mask.path for file in files),
+                    binary_array([file.mask.frame for file in files], pa.binary()),
                 ],
                 fields=list(_FILE),
             ),
@@ -533,10 +642,12 @@ def _to_files(files: pa.StructArray) -> Iterator[PartitionedFile]:
     numbers = {name: files.field(name).to_pylist() for name in _NUMBERS}
     statistics = files.field("statistics")
     entries, offsets = statistics.values, to_numpy(statistics.offsets).tolist()
-    for path, root, placed, first, end, *values in zip(
+    masks = _to_masks(files)
+    for path, root, placed, mask, first, end, *values in zip(
         files.field("path").to_pylist(),
         files.field("root").to_pylist(),
         files.field("placed").to_pylist(),
+        masks,
         offsets[:-1],
         offsets[1:],
         *numbers.values(),
@@ -547,8 +658,22 @@ def _to_files(files: pa.StructArray) -> Iterator[PartitionedFile]:
             root=root.decode("utf-8", "surrogateescape"),
             statistics=entries.slice(first, end - first),
             placed=placed,
+            mask=mask,
             **dict(zip(numbers, values, strict=True)),
         )
+
+
+def _to_masks(files: pa.StructArray) -> Sequence[Mask]:
+    masks = [NO_MASK] * len(files)
+    at = np.flatnonzero(to_numpy(files.field("mask_rows")))
+    if len(at):
+        masked = take(files, to_arrow(at))
+        columns = [masked.field(name).to_pylist() for name in _MASK_NUMBERS]
+        columns += [masked.field(name).to_pylist() for name in ("mask_path", "mask")]
+        names = (*_MASK_NUMBERS.values(), "path", "frame")
+        for number, *values in zip(at.tolist(), *columns, strict=True):
+            masks[number] = Mask(**dict(zip(names, values, strict=True)))
+    return masks
 
 
 def _lengths(lists: pa.ListArray) -> Int64Array:
@@ -589,7 +714,8 @@ def _problems(table: pa.Table) -> Iterator[str]:
     """Yield what is wrong with map outputs, if anything."""
     files = _files(table)
     columns = [_column(table, name) for name in _INTEGERS]
-    columns += [_column(table, "counters").items, *(files.field(name) for name in _NUMBERS)]
+    names = (*_NUMBERS, *_MASK_NUMBERS)
+    columns += [_column(table, "counters").items, *(files.field(name) for name in names)]
     statistics = files.field("statistics")
     columns += [statistics.flatten().field(name) for name in ("column", "null_count")]
     unsigned = [to_numpy(column).view(np.uint64) for column in columns]
@@ -603,6 +729,10 @@ def _problems(table: pa.Table) -> Iterator[str]:
         yield "the path of a file would leave the shuffle's directory, or is not normalised"
     yield from _problems_of_roots(files)
     rows, regions = (to_numpy(files.field(name)) for name in ("num_rows", "num_regions"))
+    masked = to_numpy(files.field("mask_rows"))
+    if np.any(masked):
+        yield from _problems_of_masks(files.filter(to_arrow(masked > 0)))
+        rows = rows + masked
     broadcast = to_numpy(files.field("num_broadcast_rows"))
     if np.any(to_numpy(columns[-1]) > np.repeat(rows, _lengths(statistics))):
         yield "a file has more nulls of a column than rows"
@@ -621,6 +751,17 @@ def _problems(table: pa.Table) -> Iterator[str]:
     keys = MapOutputs.of_table(table).keys
     if pc.count_distinct(keys).as_py() < len(keys):
         yield "a map output is named twice"
+
+
+def _problems_of_masks(files: pa.StructArray) -> Iterator[str]:
+    """Yield what is wrong with masks, if anything; of files that have one."""
+    inside = to_numpy(pc.binary_length(files.field("mask")))
+    has_path = to_numpy(pc.binary_length(files.field("mask_path"))) > 0
+    if any_match(files.field("mask_path").filter(to_arrow(has_path)), _NO_PATH):
+        yield "the path of a mask would leave the shuffle's directory, or is not normalised"
+    length = to_numpy(files.field("mask_length"))
+    if np.any(has_path == (inside > 0)) or np.any(length != np.where(has_path, length, inside)):
+        yield "a mask is not in one place"
 
 
 def any_match(values: pa.Array | pa.ChunkedArray, pattern: str) -> bool:

@@ -92,7 +92,9 @@ def answer(
     rows = outputs.of_files("num_rows")
     asked = [*names, *(() if where is None else where.columns)]
     statistics = outputs.file_statistics(asked, version.columns)
-    is_known = _is_known(statistics, names, rows, where)
+    is_known = _is_known(statistics, names, outputs.stored_rows, where)
+    if names:  # a bound may be of a row that is gone
+        is_known &= outputs.of_files("mask_rows") == 0
     delivered = rows + (n - 1) * outputs.of_files("num_broadcast_rows")
     found.add(int(delivered[is_known].sum()), _among(statistics, names, is_known))
     left = ~is_known if selection is None else ~is_known & selection.files
@@ -125,7 +127,7 @@ def _read_on(
             left = []
             for chunk in planned:
                 number = first_chunk[chunk.part] + chunk.chunk
-                num_rows = chunk.end_row - chunk.first_row
+                num_rows = source.num_rows_left(chunk)
                 if not is_known[number] or (names and num_rows < rows[number]):
                     left.append(chunk)
                     continue

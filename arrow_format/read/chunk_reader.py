@@ -103,7 +103,10 @@ class ChunkReader:
             yield EncodedChunk(stored, frames)
 
     def decoded(self, plan: Iterable[ChunkRead]) -> Iterator[tuple[ChunkRead, pa.RecordBatch]]:
-        """Yield the chunks of a plan in its order, each as one record batch of all its rows."""
+        """Yield the chunks of a plan in its order, each as one record batch of all its rows.
+
+        Of all that are stored: those that a mask took are among them, see :meth:`rows_left`.
+        """
         for chunk, stored in self._fetch(plan):
             yield chunk, self.decode(chunk, stored)
 
@@ -140,7 +143,7 @@ class ChunkReader:
         """Estimate the bytes in Arrow of all rows of a chunk."""
         region, file = self.index.regions[chunk.part], self.index.file
         start, stop = region.chunk_rows(chunk.chunk)
-        row_bytes = file.raw_bytes / max(file.num_rows, 1) + self.added_row_bytes
+        row_bytes = file.raw_bytes / max(file.stored_rows, 1) + self.added_row_bytes
         return max(int((stop - start) * row_bytes), int(region.chunks.raw_length[chunk.chunk]))
 
     def is_plain(self, chunk: ChunkRead) -> bool:
@@ -159,13 +162,18 @@ class ChunkReader:
     ) -> Iterator[Rows]:
         """Yield the rows that subpartitions ``[first, end)`` want of a decoded chunk.
 
-        ``batch`` has its rows from ``batch_start`` on.
+        ``batch`` has its rows from ``batch_start`` on, those too that a mask took: they are left
+        out here.
 
         A unicast chunk makes one run, a broadcast chunk one for each subpartition. A run that is
         less than half of the chunk is copied, so that it does not keep all of it in memory; without
         ``may_keep_chunk`` every part is.
         """
         lo, hi = chunk.first_row, chunk.end_row
+        left = self.rows_left(chunk)
+        if left is not None:
+            kept = take(batch, to_arrow(left + lo - batch_start)) if len(left) else None
+            return iter(()) if kept is None else self._runs(chunk, kept, left, first, end)
         wanted = batch.slice(lo - batch_start, hi - lo)
         if 2 * (hi - lo) < batch.num_rows or (not may_keep_chunk and hi - lo < batch.num_rows):
             wanted = copied(wanted)
@@ -227,6 +235,21 @@ class ChunkReader:
         del wanted  # a suspended frame would keep it while its consumer works
         yield run.pop()
 
+    def rows_left(self, chunk: ChunkRead) -> Int64Array | None:
+        """Return which of the rows wanted of a chunk no mask took, ascending; None: all."""
+        mask = self.index.mask
+        if mask is None:
+            return None
+        region = self.index.regions[chunk.part]
+        start = region.first_row + region.chunk_rows(chunk.chunk)[0]
+        gone = mask.gone(chunk.region, start + chunk.first_row, start + chunk.end_row)
+        return None if gone is None else np.flatnonzero(~gone)
+
+    def num_rows_left(self, chunk: ChunkRead) -> int:
+        """Return how many of the rows wanted of a chunk no mask took."""
+        left = self.rows_left(chunk)
+        return chunk.end_row - chunk.first_row if left is None else len(left)
+
     def _matching(
         self, chunk: ChunkRead, stored: pa.Buffer, tested: Tested
     ) -> tuple[pa.RecordBatch | None, Int64Array]:
@@ -237,6 +260,9 @@ class ChunkReader:
             deciding = opened.columns(tested.positions)
             mask = tested.where.mask([array.slice(lo, num_rows) for array in deciding], num_rows)
             rows = np.flatnonzero(mask)
+            left = self.rows_left(chunk)
+            if left is not None:
+                rows = np.intersect1d(rows, left, assume_unique=True)
             if not len(rows):
                 return None, rows
             known = dict(zip(tested.positions, deciding, strict=True))

@@ -41,8 +41,10 @@ class IndexCache:
     def __init__(self, storage: Storage, max_bytes: int = CACHE_BYTES) -> None:
         self.roots = ReadRoots(storage)
         self._max_bytes = max_bytes
-        self._kept: OrderedDict[tuple[str, str], tuple[PartitionedFileReader, int]] = OrderedDict()
-        """With the bytes of each, by storage and path; most recently used last."""
+        self._kept: OrderedDict[tuple[str, str, int], tuple[PartitionedFileReader, int]] = (
+            OrderedDict()
+        )
+        """With the bytes of each, by storage, path and mask; most recently used last."""
         self._kept_bytes = 0
         self._lock = threading.Lock()
 
@@ -61,16 +63,19 @@ class IndexCache:
     ) -> Loaded:
         """Return what is loaded of an index."""
         storage = self.roots.storage_of(file, output.job_id)
-        key = storage.root, file.path
+        key = storage.root, file.path, file.mask.number
         with self._lock:
             kept = self._kept.get(key)
         try:
-            reader = PartitionedFileReader(storage, file) if kept is None else kept[0]
             if kept is None:
+                reader = PartitionedFileReader(storage, file, self.roots.storage)
                 if output.column_ids:  # none are given before the commit: names are the version's
                     _name_columns(reader, version, output)
                 _check_identity(reader, version, output)
+            else:
+                reader = kept[0]
             loaded = load(reader)
+            reader.mask  # noqa: B018  here, where several are read concurrently
         except (CorruptShuffleError, FormatVersionError) as error:
             msg = f"{error} (index of map task {output.map_task}, attempt {output.attempt})"
             if isinstance(error, CorruptShuffleError):  # copies of a newer version do not help

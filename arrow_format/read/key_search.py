@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from arrow_format.format.regions import Region
     from arrow_format.keys.key_set import KeySet
-    from arrow_format.model import Int32Array
+    from arrow_format.model import Int32Array, Int64Array
     from arrow_format.read.partitioned_file import PartitionedFileReader
 
 
@@ -35,9 +35,16 @@ class Matches:
     """Rows of the keys in one file."""
 
     num_rows: int = 0
-    """Rows stored; a broadcast row counts once."""
+    """Rows that no mask took; a broadcast row counts once."""
     regions: set[int] = field(default_factory=set)
-    """Numbers of the regions that hold them."""
+    """Numbers of the regions that hold them, or such that a mask took."""
+    rows: dict[int, list[Int64Array]] = field(default_factory=dict)
+    """Where these are in each region, ascending, chunk by chunk; empty if nobody asked."""
+
+    @property
+    def by_region(self) -> dict[int, Int64Array]:
+        """The places of rows in each region, ascending."""
+        return {region: np.concatenate(rows) for region, rows in self.rows.items()}
 
 
 def search(
@@ -45,12 +52,18 @@ def search(
     keys: KeySet,
     schema: pa.Schema,
     on_bytes: Callable[[int], None],
+    *,
+    with_rows: bool = False,
 ) -> dict[int, Matches]:
     """Return what each file has of the keys, by its number in ``files``; others are left out.
 
+    What a mask took is still stored: a file that has nothing else of the keys is among them, with
+    no row.
+
     Rows are read with ``schema``. Chunks are read ahead, up to
-    :data:`~arrow_format.read.chunk_reader.READ_AHEAD_BYTES`. ``on_bytes`` gets the stored bytes of
-    each chunk. Raises CorruptShuffleError or FormatVersionError where a chunk cannot be read.
+    :data:`~arrow_format.read.chunk_reader.READ_AHEAD_BYTES`. ``with_rows`` keeps the places of
+    rows, 8 bytes each. ``on_bytes`` gets the stored bytes of each chunk. Raises
+    CorruptShuffleError or FormatVersionError where a chunk cannot be read.
     """
     columns = [schema.get_field_index(name) for name in keys.names]
     decoders = ChunkDecoders(schema, columns)
@@ -72,11 +85,18 @@ def search(
             if source.index.file.placed:
                 n = source.index.metadata.num_subpartitions
                 ids = subpartitions_in(region, chunk, n)
-            num_rows = int(np.count_nonzero(keys.among(batch.columns, ids)))
-            if num_rows:
+            are_among = keys.among(batch.columns, ids)
+            if are_among.any():
                 matches = by_file.setdefault(source.order, Matches())
-                matches.num_rows += num_rows
                 matches.regions.add(chunk.region)
+                left = source.rows_left(chunk)
+                rows = np.flatnonzero(are_among)
+                if left is not None:
+                    rows = np.intersect1d(rows, left, assume_unique=True)
+                matches.num_rows += len(rows)
+                if with_rows and len(rows):
+                    start, _ = region.chunk_rows(chunk.chunk)
+                    matches.rows.setdefault(chunk.region, []).append(rows + start)
             on_bytes(chunk.length)
     return by_file
 

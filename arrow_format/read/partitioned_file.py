@@ -24,9 +24,11 @@ from arrow_format.format.index_file import (
     decode_directory,
     whole_regions,
 )
+from arrow_format.format.masks import RowMask, masked_subpartitions
 from arrow_format.format.regions import Region, RegionKind, folded_parts, joined_parts
 from arrow_format.format.statistics import ColumnStatistics
 from arrow_format.format.statistics_section import decode_section
+from arrow_format.format.totals import subpartition_totals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -51,6 +53,8 @@ class UnfinishedFile:
     regions: tuple[Region, ...]
     statistics: Mapping[str, ColumnStatistics]
     """Of all chunks, in file order."""
+    mask: None = None
+    """None of its rows is gone."""
 
 
 def broadcast_rows(regions: Iterable[Region]) -> int:
@@ -92,6 +96,11 @@ class IndexPart:
         self.regions = joined.regions
         """Parts of regions, by region and row; adjacent ones are joined."""
         self._joined = joined
+
+    @property
+    def mask(self) -> RowMask | None:
+        """Rows of the file that are gone; see :attr:`PartitionedFileReader.mask`."""
+        return self.reader.mask
 
     @property
     def statistics(self) -> Mapping[str, ColumnStatistics]:
@@ -159,6 +168,8 @@ class PartitionedFileReader:
         Storage that holds the file.
     file
         The file as its map status or log entry describes it.
+    masks
+        Storage that holds its mask, if that is not in ``file``: the shuffle. None: ``storage``.
 
     Raises
     ------
@@ -168,9 +179,13 @@ class PartitionedFileReader:
         A newer version wrote it.
     """
 
-    def __init__(self, storage: Storage, file: PartitionedFile) -> None:
+    def __init__(
+        self, storage: Storage, file: PartitionedFile, masks: Storage | None = None
+    ) -> None:
         self.storage = storage
         self.file = file
+        self._masks = storage if masks is None else masks
+        self._mask: RowMask | None = None
         self._file_bytes: bytes | None = None
         """Of a small index: its blocks and statistics are never asked for again."""
         self._blocks: dict[int, _Block] = {}
@@ -285,7 +300,33 @@ class PartitionedFileReader:
     def num_bytes(self) -> int:
         """Bytes of memory that it keeps, about."""
         blocks = sum(block.num_bytes for block in list(self._blocks.values()))
-        return self.file.directory_bytes + blocks + len(self._file_bytes or b"")
+        mask = 0 if self._mask is None else self._mask.nbytes
+        return self.file.directory_bytes + blocks + len(self._file_bytes or b"") + mask
+
+    @property
+    def mask(self) -> RowMask | None:
+        """Rows that are gone, verified; None where there are none.
+
+        Raises CorruptShuffleError where the mask is missing or damaged.
+        """
+        described = self.file.mask
+        if described and self._mask is None:  # several threads may do this: they make equal ones
+            frame: bytes | memoryview = described.frame
+            try:
+                if described.path:
+                    place = described.offset, described.length
+                    (buffer,) = self._masks.get_ranges(described.path, [place])
+                    frame = memoryview(buffer)
+                frame = check_part(memoryview(frame), described.crc32, "the mask")
+                self._mask = RowMask.decode(frame, described.num_rows, self.file.num_regions)
+            except (CorruptShuffleError, ValueError) as error:
+                where = f"{self._masks.root}/{described.path}" if described.path else "the log"
+                msg = (
+                    f"{where}: the mask of {self.file.data_path}, from byte {described.offset} on, "
+                    f"cannot be used, so that rows which were deleted would be read: {error}"
+                )
+                raise CorruptShuffleError(msg) from error
+        return self._mask
 
     def of_ranges(
         self, ranges: Iterable[tuple[int, int]], columns: Iterable[str] = ()
@@ -349,14 +390,39 @@ class PartitionedFileReader:
             with self.located():
                 regions = whole_regions(self._whole.regions, self.metadata)
             file = self.file
-            if (len(regions), sum(r.num_rows for r in regions), broadcast_rows(regions)) != (
+            num_broadcast = broadcast_rows(regions) - self._masked(regions)[1]
+            if (len(regions), sum(r.num_rows for r in regions), num_broadcast) != (
                 file.num_regions,
-                file.num_rows,
+                file.stored_rows,
                 file.num_broadcast_rows,
             ):
                 raise self._not_committed()
             self._regions = regions
         return self._regions
+
+    def is_masked(self, region: int) -> bool:
+        """Whether rows of a region are gone; raises as :attr:`mask`."""
+        return self.mask is not None and self.mask.has_rows_of(region)
+
+    def _masked(self, regions: Sequence[Region]) -> tuple[Int64Array | int, int]:
+        """Return how many rows of each subpartition are gone, and how many broadcast rows."""
+        if self.mask is None:
+            return 0, 0
+        n = self.metadata.num_subpartitions
+        try:
+            return masked_subpartitions(self.mask, regions, n)
+        except ValueError as error:
+            raise CorruptShuffleError(f"{self._where}: {error}") from error
+
+    @property
+    def totals(self) -> tuple[Int64Array, Int64Array]:
+        """Rows that are left, and stored bytes, of each subpartition; raises as :attr:`regions`.
+
+        The bytes sum to the length of the data file.
+        """
+        n = self.metadata.num_subpartitions
+        rows, sizes = subpartition_totals(self.regions, n, self.file.data_bytes)
+        return rows - self._masked(self.regions)[0], sizes
 
     @property
     def statistics(self) -> Mapping[str, ColumnStatistics]:

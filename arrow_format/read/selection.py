@@ -98,7 +98,7 @@ def select(where: RowFilter, snapshot: Snapshot, *, trusts: bool = True) -> Sele
     if partitioner is not None and not snapshot.num_broadcast_rows:
         possible = where.subpartitions(partitioner, newest.data_schema, newest.num_subpartitions)
     statistics = outputs.file_statistics(where.columns, newest.columns)
-    files = where.may_match(statistics, outputs.of_files("num_rows"))
+    files = where.may_match(statistics, outputs.stored_rows)
     stored = outputs.of_files("data_bytes")
     trusted = outputs.placed if trusts else np.zeros(len(files), np.bool_)
     share = int(stored[files].sum()) / max(int(stored.sum()), 1)

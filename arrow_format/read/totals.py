@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from arrow_format.errors import CorruptShuffleError
-from arrow_format.format.totals import subpartition_totals
 from arrow_format.log.totals import problem_of_totals, sum_totals, without_negatives
 
 if TYPE_CHECKING:
@@ -18,13 +17,9 @@ if TYPE_CHECKING:
 
 def totals_in_indexes(version: LogEntry, outputs: MapOutputs, indexes: IndexCache) -> Totals:
     """Return rows and bytes of each subpartition of map outputs of a version, by their indexes."""
-    n = version.num_subpartitions
     files = [(output, file) for output in outputs for file in output.files]
-    parts = [
-        subpartition_totals(index.regions, n, file.data_bytes)
-        for (_, file), index in zip(files, indexes.indexes_of(version, files), strict=True)
-    ]
-    return sum_totals(parts, n)
+    parts = [index.totals for index in indexes.indexes_of(version, files)]
+    return sum_totals(parts, version.num_subpartitions)
 
 
 def totals_of(snapshot: Snapshot, root: str) -> Totals:

@@ -11,7 +11,6 @@ import numpy as np
 from arrow_format.errors import CorruptShuffleError, FormatVersionError, ShuffleError, StorageError
 from arrow_format.format.chunk_codec import ChunkDecoder
 from arrow_format.format.statistics import has_statistics
-from arrow_format.format.totals import subpartition_totals
 from arrow_format.keys.partitioner import partitioner_from_description
 from arrow_format.log.totals import sum_totals
 from arrow_format.read.chunk_reader import ChunkReader
@@ -126,8 +125,7 @@ def verify_snapshot(
                 num_rows=report.num_rows + file.num_rows,
                 num_bytes=report.num_bytes + file.data_bytes,
             )
-            totals = subpartition_totals(index.regions, file.num_subpartitions, file.data_bytes)
-            indexed_rows += sum_totals([totals], n)[0]
+            indexed_rows += sum_totals([index.totals], n)[0]
         if on_output is not None:
             on_output(output)
     try:

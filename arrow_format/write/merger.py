@@ -30,7 +30,6 @@ from arrow_format.format.chunk_codec import ChunkDecoder
 from arrow_format.format.evolved_chunks import ChunkDecoders
 from arrow_format.format.ipc import byte_schema
 from arrow_format.format.regions import RegionKind
-from arrow_format.format.totals import subpartition_totals
 from arrow_format.keys.spark_order import key_codes
 from arrow_format.read.chunk_reader import ChunkReader
 from arrow_format.read.partitioned_file import PartitionedFileReader
@@ -100,10 +99,9 @@ def merge_files(
         except StorageError as error:
             roots.leave_out(root, error)
             continue
-        n = metadata.num_subpartitions
-        _, added = subpartition_totals(merged.regions, n, merged.file.data_bytes)
+        _, added = merged.totals
         for index in inputs:
-            added -= subpartition_totals(index.regions, n, index.file.data_bytes)[1]
+            added -= index.totals[1]
         num_regions = sum(len(index.regions) for index in inputs)
         file = replace(merged.file, root=root, placed=all(index.file.placed for index in inputs))
         return MergedFile(file, num_regions, added)
@@ -285,14 +283,17 @@ class PartitionedFileMerger:
     def _copy(
         self, writer: PartitionedFileWriter, index: PartitionedFileReader, numbers: range
     ) -> None:
-        """Copy regions of one input, as they are stored if they have the schema of the output."""
+        """Copy regions of one input, as they are stored if they have the schema of the output.
+
+        Without the rows that a mask took.
+        """
         schema = self._metadata.data_schema
         is_stored_alike = has_same_columns(index.metadata.data_schema, schema)
         chunks = ChunkReader(index, ChunkDecoders(schema).of(index.metadata.data_schema))
         regions, statistics = sized_regions(index), region_statistics(index)
         for number in numbers:
             region, raw_bytes = regions[number]
-            if is_stored_alike:
+            if is_stored_alike and not index.is_masked(number):
                 as_stored = chunks.stored(number, number + 1)
                 writer.write_stored_region(region, as_stored, raw_bytes, statistics(number))
             else:
@@ -332,8 +333,8 @@ def check_merged(merged: PartitionedFileReader, inputs: Sequence[PartitionedFile
     n = merged.metadata.num_subpartitions
     expected = np.zeros(n, np.int64)
     for index in inputs:
-        expected += subpartition_totals(index.regions, n, index.file.data_bytes)[0]
-    num_rows, _ = subpartition_totals(merged.regions, n, merged.file.data_bytes)
+        expected += index.totals[0]
+    num_rows, _ = merged.totals
     stored = merged.file.num_rows, merged.file.num_broadcast_rows
     if not np.array_equal(expected, num_rows) or stored != (
         sum(index.file.num_rows for index in inputs),

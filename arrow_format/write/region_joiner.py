@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from arrow_format.arrays.buffers import to_arrow
 from arrow_format.arrays.row_sizes import most_items
+from arrow_format.arrays.selection import take
 from arrow_format.format.evolved_chunks import ChunkDecoders
 from arrow_format.format.totals import arrow_bytes
 from arrow_format.keys.merge_runs import merge_sorted
@@ -176,11 +178,15 @@ def region_statistics(
 
 
 def chunk_parts(chunks: ChunkReader, number: int) -> Iterator[Part]:
-    """Yield the rows of a region, a chunk at a time, in the order in which they are stored."""
+    """Yield the rows left of a region, a chunk at a time, in the order in which they are stored."""
     region = chunks.index.regions[number]
     for chunk, batch in chunks.decoded(chunks.plan(number, number + 1)):
         start, stop = region.chunk_rows(chunk.chunk)
         ranks, edges = region.ranks_of_rows(start, stop)
+        left = chunks.rows_left(chunk)
+        if left is not None:
+            batch, edges = take(batch, to_arrow(left)), np.searchsorted(left, edges - start)
+            start, stop = 0, len(left)
         present = np.flatnonzero(np.diff(edges))
         rows = (np.append(edges[present], stop) - start).astype(np.int32)
         listed = ranks[present].astype(np.int32)

@@ -1,7 +1,7 @@
 """Writes a partitioned file again without the rows of given keys.
 
-Regions without such rows are copied as they are stored, unless the file has an earlier schema. The
-others are decoded, filtered and
+Regions without such rows are copied as they are stored, unless the file has an earlier schema, or a
+mask took some of them: those go too. The others are decoded, filtered and
 encoded a few chunks at a time, so their rows stay in order, and sorted where they were. The new
 file is read back before it is returned; on any failure it is removed.
 """
@@ -22,7 +22,6 @@ from arrow_format.errors import CorruptShuffleError, StorageError
 from arrow_format.format.chunk_codec import ChunkDecoder
 from arrow_format.format.evolved_chunks import ChunkDecoders
 from arrow_format.format.regions import RegionKind
-from arrow_format.format.totals import subpartition_totals
 from arrow_format.read.chunk_reader import ChunkReader
 from arrow_format.read.key_search import search, subpartitions_in
 from arrow_format.read.partitioned_file import PartitionedFileReader
@@ -86,8 +85,7 @@ class RowDeleter:
         input is damaged, or the output cannot be read back; StorageError or OutOfDiskError when no
         root took the file.
         """
-        n = self._metadata.num_subpartitions
-        before = subpartition_totals(index.regions, n, index.file.data_bytes)
+        before = index.totals
         if matches.num_rows == index.file.num_rows:
             return None, (-before[0], -before[1])
         while True:
@@ -99,7 +97,7 @@ class RowDeleter:
                 self._roots.leave_out(root, error)
                 continue
             written = self._checked(storage, file, index, matches, before[0] - deleted)
-            after = subpartition_totals(written.regions, n, file.data_bytes)
+            after = written.totals
             file = replace(file, root=root, placed=index.file.placed)
             return file, (after[0] - before[0], after[1] - before[1])
 
@@ -122,7 +120,8 @@ class RowDeleter:
             raise StorageError(str(error)) from error
         with writer:
             for number, (region, raw_bytes) in enumerate(sized_regions(index)):
-                if number in matches.regions or not is_stored_alike:
+                is_whole = number not in matches.regions and not index.is_masked(number)
+                if not is_whole or not is_stored_alike:
                     parts = self._kept(index, chunks, number, deleted)
                     writer.write_region_in_parts(parts, region.kind, raw_length=region.raw_length)
                 else:
@@ -146,11 +145,17 @@ class RowDeleter:
             ids = subpartitions_in(region, chunk, n)
             where = ids if index.file.placed else None
             is_deleted = self._keys.among([batch.column(i) for i in self._columns], where)
+            is_new = is_deleted
+            left = chunks.rows_left(chunk)
+            if left is not None:
+                is_left = np.zeros(len(is_deleted), np.bool_)
+                is_left[left] = True
+                is_new, is_deleted = is_deleted & is_left, is_deleted | ~is_left
             if ids is None:
-                deleted += np.count_nonzero(is_deleted)
+                deleted += np.count_nonzero(is_new)
                 ids = np.zeros(batch.num_rows, np.int32)
             else:
-                np.add.at(deleted, ids[is_deleted], 1)
+                np.add.at(deleted, ids[is_new], 1)
             if is_deleted.any():
                 batch, ids = keep(batch, to_arrow(~is_deleted)), ids[~is_deleted]
             batches.append(batch)
@@ -210,7 +215,7 @@ class RowDeleter:
     ) -> None:
         file, schema = written.file, self._metadata.data_schema
         ChunkReader(written, ChunkDecoder(schema)).check()
-        rows, _ = subpartition_totals(written.regions, len(expected), file.data_bytes)
+        rows, _ = written.totals
         if file.num_rows != index.file.num_rows - matches.num_rows or np.any(rows != expected):
             raise _differs(written, index, "the number of rows differs from that")
         if search([written], self._keys, schema, ignore):

@@ -34,6 +34,13 @@ def delete(
         Path | None,
         typer.Option(metavar="FILE", help="A parquet or csv file of the key columns: a key a row."),
     ] = None,
+    erase: Annotated[
+        bool,
+        typer.Option(
+            "--erase/--no-erase",
+            help="Write the files again without the rows, or only mark the rows as gone.",
+        ),
+    ] = True,
     expected_version: Annotated[
         int | None,
         typer.Option(help="Delete only if no rows were added or taken away after this version."),
@@ -90,6 +97,7 @@ def delete(
         receipt = delete_rows(
             path,
             table,
+            erase=erase,
             expected_version=expected_version,
             transaction=transaction,
             on_bytes=advance,

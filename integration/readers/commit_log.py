@@ -29,6 +29,9 @@ FILE = pa.struct(
         *((name, _INT) for name in ("num_broadcast_rows", "num_subpartitions", "first", "end")),
         ("statistics", pa.list_(_STATISTICS)),
         ("placed", pa.bool_()),
+        *((f"mask_{name}", _INT) for name in ("rows", "number", "offset", "length", "crc32")),
+        ("mask_path", _TEXT),
+        ("mask", _BYTES),
     ]
 )
 ADDED = pa.schema(
@@ -132,7 +135,7 @@ class _File:
         if self.head["format_version"] > 1:
             raise NewerError(f"{where}: format {self.head['format_version']}")
         self.state = self.head.get("state", {})
-        if self.state.get("readers"):
+        if set(self.state.get("readers", ())) - {"masks"}:
             raise NewerError(f"{where}: {self.state['readers']}")
         if self.head["operation"] not in PUBLISHES | OTHERS:
             raise NewerError(f"{where}: {self.head['operation']}")
@@ -248,14 +251,13 @@ def _joined(files: list[_File]) -> tuple[list[dict[str, Any]], list[int]]:
     for file in files:
         if not file.changes_outputs:
             continue
-        added += file.section("added", ADDED).to_pylist()
+        added += [
+            output
+            for output in file.section("added", ADDED).to_pylist()
+            if f"{output['job_id']}/{output['map_task']}" not in removed
+        ]
         removed |= set(file.section("removed", REMOVED).column(0).to_pylist())
         totals += file.section("totals", TOTALS).column(0).to_pylist()
     released = max(file.released for file in files)
-    kept = [
-        output
-        for output in added
-        if f"{output['job_id']}/{output['map_task']}" not in removed
-        and output["last_version"] > released
-    ]
+    kept = [output for output in added if output["last_version"] > released]
     return sorted(kept, key=lambda output: (output["version"], output["order"])), totals

@@ -46,6 +46,8 @@ BLOCK = pa.schema(
     ]
 )
 
+MASK = pa.schema([("region", pa.int32()), ("first_row", pa.int64()), ("rows", pa.binary())])
+
 
 def read(shuffle: Path, number: int | None = None) -> pa.Table:
     """Return all rows of a version, with their subpartition as the last column."""
@@ -100,6 +102,7 @@ def _rows_of_file(
             if zlib.crc32(block) != crc32:
                 raise DamageError(f"block at {offset} of {file['path']}")
             parts += [(low, part) for part in batch_in(block, BLOCK).to_pylist()]
+    gone = _gone(shuffle, file)
     parts.sort(key=lambda pair: (pair[1]["region"], pair[1]["first_row"]))
     with (root / (file["path"] + ".shuffle.data")).open("rb") as data:
         for low, part in parts:
@@ -108,16 +111,42 @@ def _rows_of_file(
             batch = rows.to_batches()[0]
             if len(batch) != part["num_rows"]:
                 raise DamageError(f"{len(batch)} rows in part of region {part['region']}")
+            left = [row not in gone.get(part["region"], ()) for row in _rows_of(part)]
+            batch = batch.filter(pa.array(left, pa.bool_()))
             if part["kind"] == 1:
                 for subpartition in range(first, end):
                     yield batch, np.full(len(batch), subpartition)
             elif part["kind"] == 0:
                 gaps, counts = part["subpartition_gap"], part["subpartition_rows"]
-                ids = np.repeat((np.cumsum(np.array(gaps, np.int64)) + low - 1) % n, counts)
+                ids = np.repeat((np.cumsum(np.array(gaps, np.int64)) + low - 1) % n, counts)[left]
                 kept = (ids >= first) & (ids < end)
                 yield batch.filter(pa.array(kept)), ids[kept]
             else:
                 raise NewerError(f"a region of kind {part['kind']}")
+
+
+def _rows_of(part: dict[str, Any]) -> range:
+    return range(part["first_row"], part["first_row"] + part["num_rows"])
+
+
+def _gone(shuffle: Path, file: dict[str, Any]) -> dict[int, set[int]]:
+    """Return the rows of each region that the mask of a file has."""
+    gone: dict[int, set[int]] = {}
+    if not file["mask_rows"]:
+        return gone
+    frame = file["mask"]
+    if file["mask_path"]:
+        start, length = file["mask_offset"], file["mask_length"]
+        frame = (shuffle / file["mask_path"]).read_bytes()[start : start + length]
+    if len(frame) != file["mask_length"] or zlib.crc32(frame) != file["mask_crc32"]:
+        raise DamageError(f"mask of {file['path']}")
+    for piece in batch_in(frame, MASK).to_pylist():
+        bits = np.unpackbits(np.frombuffer(piece["rows"], np.uint8), bitorder="little")
+        rows = gone.setdefault(piece["region"], set())
+        rows |= set((np.flatnonzero(bits) + piece["first_row"]).tolist())
+    if sum(map(len, gone.values())) != file["mask_rows"]:
+        raise DamageError(f"rows in the mask of {file['path']}")
+    return gone
 
 
 def _directory(index: bytes, file: dict[str, Any]) -> dict[str, Any]:

@@ -225,6 +225,33 @@ def merged() -> None:
         )
 
 
+def masks() -> None:
+    """Masks inside of entries and in an object, second ones, and a merge of what is left."""
+    golden = Golden("masks", 3, HashPartitioner("id"), sort_buffer_bytes=4096, chunk_bytes=256)
+    for mode in ("errorifexists", "append"):
+        start = 60 * len(golden.rows)
+        golden.commit(mode, [flights(start, 30), flights(start + 30, 30)])
+    ids = [row["id"][0].as_py() for row in golden.rows]
+
+    def mask(keys: list[Any], version: int, max_inside_bytes: int) -> None:
+        with mock.patch("arrow_format.jobs.mask_rows.MAX_INSIDE_BYTES", max_inside_bytes):
+            delete_rows(
+                golden.directory / "shuffle", {"id": keys}, erase=False, options=golden.options
+            )
+        golden.rows = [row for row in golden.rows if row["id"][0].as_py() not in keys]
+        golden.expect(version, [flights(0, 0)])
+
+    mask(ids[::7], 3, 4096)
+    mask(ids[1:50:9], 4, 0)
+    merge_shuffle(
+        golden.directory / "shuffle",
+        policy=MergePolicy(rewrite="always"),
+        options=golden.options,
+    )
+    shutil.copy(golden.directory / "expected-4.arrow", golden.directory / "expected-5.arrow")
+    mask(ids[3:80:11], 6, 0)
+
+
 def statistics() -> None:
     """Bounds that are cut, absent, unknown of a part, and of none of the columns."""
     texts = ["a text of more than sixteen", "\U0010ffff" * 17, "é" * 16, None]
@@ -546,6 +573,7 @@ ALL: tuple[tuple[int, Callable[[], None]], ...] = (
     (37_000, later.unknown_operation),
     (38_000, later.unknown_version),
     (39_000, later.unknown_encoding),
+    (40_000, masks),
 )
 
 

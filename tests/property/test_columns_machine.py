@@ -166,13 +166,13 @@ class ColumnsMachine(RuleBasedStateMachine):
         if report.version not in self.versions:
             self.versions[report.version] = self.newest
 
-    @rule(pick=st.integers(0, 30))
-    def delete(self, pick):
+    @rule(pick=st.integers(0, 30), erase=st.booleans())
+    def delete(self, pick, erase):
         columns, rows = self.newest
         if not rows:
             return
         key = rows[pick % len(rows)][KEY]
-        receipt = delete_rows(self.path, {self.called(KEY): [key]}, options=OPTIONS)
+        receipt = delete_rows(self.path, {self.called(KEY): [key]}, erase=erase, options=OPTIONS)
         self.versions[receipt.version] = columns, [row for row in rows if row[KEY] != key]
 
     @rule(pick=st.integers(0, 30))

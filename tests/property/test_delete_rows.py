@@ -53,7 +53,7 @@ def programs(draw):
     append = st.tuples(
         st.just("append"), st.lists(st.lists(key, max_size=25), min_size=1, max_size=3)
     )
-    delete = st.tuples(st.just("delete"), st.lists(key, max_size=4))
+    delete = st.tuples(st.sampled_from(["delete", "mask"]), st.lists(key, max_size=4))
     merge = st.tuples(st.just("merge"), st.sampled_from(["never", "always"]))
     first = draw(append)
     steps = draw(st.lists(st.one_of(append, delete, delete, merge), max_size=6))
@@ -84,6 +84,7 @@ def frames(shuffle, names):
 
 
 @guarantee("deleted rows")
+@guarantee("masked rows")
 @settings(max_examples=times(15, 200), deadline=None)
 @given(
     programs(),
@@ -136,7 +137,9 @@ def test_deletions_are_those_of_pandas(program, codec, sort_by, kind):
                 columns = [
                     pa.array([key[i] for key in argument], type_) for i, type_ in enumerate(types)
                 ]
-                receipt = delete_rows(path, pa.table(columns, names), options=options)
+                receipt = delete_rows(
+                    path, pa.table(columns, names), erase=what == "delete", options=options
+                )
                 given_keys = pd.DataFrame(
                     {n: pd.Series([key[i] for key in argument], dtype=object)
                      for i, n in enumerate(names)}
@@ -156,11 +159,11 @@ def test_deletions_are_those_of_pandas(program, codec, sort_by, kind):
                 assert shuffle.subpartition_rows.to_pylist() == [len(f) for f in expected]
                 assert sum(shuffle.subpartition_bytes.to_pylist()) == shuffle.num_bytes
                 last = receipt
-        deleted = [step for step in steps if step[0] == "delete" and step[1]]
+        deleted = [step for step in steps if step[0] in ("delete", "mask") and step[1]]
         shuffle = open_shuffle(path)
         check_but_for_broadcasts(shuffle)
         kept = shuffle.read(columns=["v"]).read_all()
         collect_garbage(path, retention=timedelta(0), compact_log=True)
         if deleted:
-            assert erasure_status(path, last).is_gone
+            assert erasure_status(path, last).is_gone == last.erases
         assert open_shuffle(path).read(columns=["v"]).read_all() == kept

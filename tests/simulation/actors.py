@@ -258,10 +258,11 @@ def delete(
     keys: Sequence[int],
     *,
     erases: bool = False,
+    masks: bool = False,
     layout: Layout = NARROW,
     transaction: tuple[str, int] | None = None,
 ) -> Callable[[Storage], None]:
-    """Return a deletion of the rows with some values.
+    """Return a deletion of the rows with some values, which it writes no more, or ``masks``.
 
     Where it ``erases``, a collection follows, and the question whether the last byte is gone.
     """
@@ -271,11 +272,15 @@ def delete(
 
         def run() -> int | None:
             done = delete_rows(
-                storage, layout.keys(keys), options=layout.options, transaction=transaction
+                storage,
+                layout.keys(keys),
+                erase=not masks,
+                options=layout.options,
+                transaction=transaction,
             )
             receipts.append(done)
             note("deletes", op, done.searched_version, done.unsearched_version, done.to_json())
-            return done.version if done.num_rows else None
+            return done.version if done.num_files else None
 
         commits(op, "delete", keys, run)
         if erases and receipts:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tests.simulation import actors
-from tests.simulation.kinds import KINDS, SECRET, scenario
+from tests.simulation.kinds import INTERRUPTS, KINDS, LOST, SECRET, scenario
 from tests.simulation.layouts import RANGES, WIDE, Layout
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ def _erasure(other: str, stage: Stage) -> dict[str, Act]:
     return {"E": actors.delete("erase", [SECRET], erases=True), "O": KINDS[other](stage, 1)}
 
 
-for _other in ("append", "overwrite", "rollback", "tag", "merge", "delete", "gc", "read"):
+for _other in ("append", "overwrite", "rollback", "tag", "merge", "delete", "mask", "gc", "read"):
     scenario(f"erasure and {_other}")(partial(_erasure, _other))
 
 
@@ -159,3 +159,37 @@ for _mode in ("append", "overwrite"):
 def _(stage: Stage) -> dict[str, Act]:
     """What is pending is published before the deletion is committed, or after it."""
     return {**_beside_pending("append", stage), "F": actors.flush("flush", [SECRET])}
+
+
+def _masked(stage: Stage, *acts: Act) -> dict[str, Act]:
+    """A file of several rows, of which one is masked, and what else is done to it."""
+    stage.run(actors.write("prepared-1", [1, SECRET, 3]))
+    stage.rows(4)
+    first = actors.delete("mask", [SECRET], masks=True)
+    return {"M": first, **dict(zip("ABC", acts, strict=False))}
+
+
+_MASKED = {
+    "a merge": lambda: actors.merge("merge"),
+    "a merge by subpartition": lambda: actors.merge("merge", "subpartition"),
+    "a second mask": lambda: actors.delete("second", [3], masks=True),
+    "an erasure": lambda: actors.delete("erase", [SECRET], erases=True),
+    "a rollback": lambda: actors.rollback("undo", 2, undoes=True),
+    "collections": lambda: actors.in_turn(actors.collect(), actors.collect(24)),
+    "a mask that is undone": lambda: actors.in_turn(
+        actors.rollback("undo", 2, undoes=True), actors.delete("again", [4], masks=True)
+    ),
+}
+for _what, _make in _MASKED.items():
+    scenario(f"a mask and {_what}")(lambda stage, make=_make: _masked(stage, make()))
+
+
+@scenario("a mask, a merge, a second mask and a rollback")
+def _(stage: Stage) -> dict[str, Act]:
+    wanted = ("a merge", "a second mask", "a rollback")
+    return _masked(stage, *(_MASKED[what]() for what in wanted))
+
+
+@scenario("a mask, two faults", faults=2, kinds=LOST | INTERRUPTS)
+def _(stage: Stage) -> dict[str, Act]:
+    return _masked(stage)

@@ -80,6 +80,12 @@ def _operation(chance: random.Random, kind: _Kind, name: str) -> Act:
             lambda: actors.write(f"overwrite-{name}", [row], "overwrite", layout=layout),
         ),
         "delete": (3, lambda: actors.delete(f"delete-{name}", [SECRET], layout=layout)),
+        "mask": (
+            3,
+            lambda: actors.delete(
+                f"mask-{name}", [chance.choice((SECRET, 3))], masks=True, layout=layout
+            ),
+        ),
         "rollback": (1, lambda: actors.rollback(f"rollback-{name}", number)),
         "undo": (2, lambda: actors.rollback(f"undo-{name}", number, undoes=True)),
         "merge": (2, lambda: actors.merge(f"merge-{name}", layout=layout)),

@@ -16,7 +16,7 @@ INTERRUPTS = frozenset({"interrupted", "interrupted-lost", "interrupted-late"})
 SECRET = 0x5EC2E7_5EC2E7
 """The row that deletions take: its bytes are nowhere by chance."""
 
-SURE = frozenset({"append", "overwrite", "write", "rollback", "delete"})
+SURE = frozenset({"append", "overwrite", "write", "rollback", "delete", "mask"})
 """Kinds of commits that succeed, unless a collection is too fast for them."""
 
 
@@ -61,6 +61,10 @@ def _delete(stage: Stage, number: int) -> Act:
     return actors.delete(f"delete-{number}", [SECRET], layout=stage.layout)
 
 
+def _mask(stage: Stage, number: int) -> Act:
+    return actors.delete(f"mask-{number}", [SECRET], masks=True, layout=stage.layout)
+
+
 def _tag(stage: Stage, number: int) -> Act:
     return actors.tag(f"tag-{number}", stage.before_newest)
 
@@ -72,6 +76,7 @@ KINDS = {
     "merge": _merge,
     "rollback": _rollback,
     "delete": _delete,
+    "mask": _mask,
     "alter": _alter,
     "tag": _tag,
     "gc": _collect,

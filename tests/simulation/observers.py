@@ -104,6 +104,7 @@ def verify(storage: Storage) -> tuple[frozenset[str], tuple[str, ...]]:
             for file in output.files:
                 where = f"{file.root}/" if file.root else ""
                 named |= {where + file.data_path, where + file.index_path}
+                named |= {file.mask.path} - {""}
                 if file.root:
                     roots = f"{MAP_OUTPUT_DIRECTORY}/{output.job_id}/{ROOT_LIST_NAME}"
                     named |= {where + MARKER_NAME, roots}

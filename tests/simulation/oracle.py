@@ -626,7 +626,8 @@ def _deletions(events: list[tuple[Any, ...]]) -> set[Deletion]:
             for each, rows in added.items():
                 (later if numbers.get(each, inf) > number else before).update(rows)
             keys = tuple(key for key in begun[op][1] if key not in later)
-            is_only = before.isdisjoint(keys)
+            # What only a mask took is never said to be gone.
+            is_only = json.loads(receipt)["erases"] and before.isdisjoint(keys)
             is_undone = after < number < until
             deletions.add(Deletion(receipt, keys, is_only, unsearched, searched, is_undone))
     return deletions

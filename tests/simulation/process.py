@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 from unittest import mock
 
 from arrow_format import concurrency, process_identity
-from arrow_format.jobs import cleanup
+from arrow_format.jobs import cleanup, mask_rows
 from arrow_format.log import reader
 from arrow_format.process_identity import ProcessIdentity
 from arrow_format.storage import open as opening
@@ -246,6 +246,8 @@ def virtual_world() -> Iterator[None]:
                 if vars(module).get(name) is opened:
                     stack.enter_context(mock.patch.object(module, name, in_world))
         stack.enter_context(mock.patch.object(threading, "Thread", _Thread))
+        # Masks are objects, of which there is more to be said than of what an entry has.
+        stack.enter_context(mock.patch.object(mask_rows, "MAX_INSIDE_BYTES", 0))
         # Actors are the only threads here; what a write computes does not depend on their number.
         stack.enter_context(mock.patch.object(result_partition, "available_cores", return_value=1))
         stack.enter_context(mock.patch.object(concurrency, "ThreadPoolExecutor", _executor))

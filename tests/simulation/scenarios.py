@@ -47,10 +47,10 @@ def _pairs(is_store: bool) -> dict[str, Scenario]:
         # A collection with retention 0 gives up every job that is at work.
         ops = {f"{first}-1", f"{second}-2"}
         sure = {op for op in ops if op.partition("-")[0] in SURE}
-        if {first, second} == {"rollback", "delete"}:
-            sure = {op for op in sure if op.startswith("delete")}  # it is refused after a deletion
+        if {first, second} in ({"rollback", "delete"}, {"rollback", "mask"}):
+            sure = {op for op in sure if not op.startswith("rollback")}  # refused after a deletion
         if "alter" in (first, second):  # they name the column when they begin
-            sure = {op for op in sure if not op.startswith(("write", "delete"))}
+            sure = {op for op in sure if not op.startswith(("write", "delete", "mask"))}
         name = f"{first}+{second}" + (" on a store" if is_store else "")
         scenarios[name] = Scenario(
             name,

@@ -99,6 +99,11 @@ GUARANTEES: dict[str, dict[str, str]] = {
             "A deletion by key takes all rows of the keys, as Spark groups them, and no others, "
             "and changes no order"
         ),
+        "masked rows": (
+            "Rows that `delete_rows(erase=False)` marked as gone are read, counted and merged by "
+            "nobody; a mask that is missing or damaged is an error, and the receipt never says "
+            "that their bytes are gone"
+        ),
         "undone deletions": (
             "No rollback, to a version or a tag, brings deleted rows back without "
             "`undo_deletions=True`; rows that came back so, by a flush, or by a log that "

@@ -473,8 +473,8 @@ def test_what_came_after_the_search_is_not_among_the_files_that_must_go(tmp_path
     (searched,) = open_shuffle(tmp_path).map_outputs
     real = module.search
 
-    def search(*arguments):
-        result = real(*arguments)
+    def search(*arguments, **how):
+        result = real(*arguments, **how)
         append(tmp_path, 400)
         collect_garbage(tmp_path, retention=NOW)
         return result

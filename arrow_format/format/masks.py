@@ -1,0 +1,181 @@
+"""The frame of a mask: which rows of a partitioned file are gone, by region and row. Pure.
+
+See ``docs/format/masks.md``.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from arrow_format.arrays.buffers import binary_array, to_arrow, to_numpy
+from arrow_format.format.batch_frame import MALFORMED, decode_batch, encode_batch
+from arrow_format.format.regions import RegionKind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from arrow_format.format.regions import Region
+    from arrow_format.model import Int64Array
+
+PIECE_ROWS = 1 << 16
+"""Rows of a region that a bitmap is of: one for each stretch of so many that has a masked row."""
+
+_SCHEMA = pa.schema(
+    [
+        pa.field("region", pa.int32(), nullable=False),
+        pa.field("first_row", pa.int64(), nullable=False),
+        pa.field("rows", pa.binary(), nullable=False),
+    ]
+)
+_REGION_BITS = 31
+"""A region has fewer rows than this many bits can count."""
+
+
+class RowMask:
+    """Rows of a file that are gone, held as bitmaps of the stretches of regions that have some."""
+
+    def __init__(self, places: Int64Array, bitmaps: Sequence[NDArray[np.uint8]]) -> None:
+        self._places = places
+        """Region and first row of each bitmap, as one ascending number."""
+        self._bitmaps = bitmaps
+
+    @staticmethod
+    def of(rows: Mapping[int, Int64Array]) -> RowMask:
+        """Return the mask of some rows of regions, each once and ascending, by the region."""
+        places, bitmaps = [], []
+        for region in sorted(rows):
+            positions = rows[region]
+            pieces = positions // PIECE_ROWS
+            starts = np.flatnonzero(np.diff(pieces, prepend=-1))
+            for start, stop in pairwise([*starts.tolist(), len(positions)]):
+                first = int(pieces[start]) * PIECE_ROWS
+                is_gone = np.zeros(int(positions[stop - 1]) - first + 1, np.bool_)
+                is_gone[positions[start:stop] - first] = True
+                places.append((region << _REGION_BITS) + first)
+                bitmaps.append(np.packbits(is_gone, bitorder="little"))
+        return RowMask(np.array(places, np.int64), bitmaps)
+
+    def encode(self) -> bytes:
+        """Return the frame of the mask."""
+        regions = self._places >> _REGION_BITS
+        columns = [
+            to_arrow(regions.astype(np.int32)),
+            to_arrow(self._places - (regions << _REGION_BITS)),
+            binary_array([bitmap.tobytes() for bitmap in self._bitmaps], pa.binary()),
+        ]
+        return encode_batch(pa.RecordBatch.from_arrays(columns, schema=_SCHEMA))
+
+    @staticmethod
+    def decode(frame: bytes | memoryview, num_rows: int, num_regions: int) -> RowMask:
+        """Inverse of :meth:`encode`; of a file of so many regions, of which so many rows are gone.
+
+        Raises ValueError for a frame that is none of such a mask.
+        """
+        try:
+            batch = decode_batch(frame, _SCHEMA)
+        except MALFORMED as error:
+            msg = f"it is no mask ({error})"
+            raise ValueError(msg) from error
+        regions, firsts = (to_numpy(batch.column(i)).astype(np.int64) for i in (0, 1))
+        bitmaps = [np.frombuffer(each.as_buffer(), np.uint8) for each in batch.column(2)]
+        ends = firsts + 8 * np.array([len(each) for each in bitmaps], np.int64)
+        if np.any((regions < 0) | (regions >= num_regions) | (firsts < 0)) or np.any(
+            firsts >> _REGION_BITS
+        ):
+            msg = "it has rows of no region"
+            raise ValueError(msg)
+        is_same = regions[1:] == regions[:-1]
+        if np.any(regions[1:] < regions[:-1]) or np.any(is_same & (firsts[1:] < ends[:-1])):
+            msg = "its pieces are not in order"
+            raise ValueError(msg)
+        mask = RowMask((regions << _REGION_BITS) + firsts, bitmaps)
+        if mask.num_rows != num_rows:
+            msg = f"it has {mask.num_rows} rows, and the log says {num_rows}"
+            raise ValueError(msg)
+        return mask
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows are gone."""
+        return sum(int(np.bitwise_count(bitmap).sum()) for bitmap in self._bitmaps)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that it takes, about."""
+        return self._places.nbytes + sum(bitmap.nbytes for bitmap in self._bitmaps)
+
+    def gone(self, region: int, first: int, end: int) -> NDArray[np.bool_] | None:
+        """Return of each row ``[first, end)`` of a region whether it is gone; None: none is."""
+        at = region << _REGION_BITS
+        start = int(np.searchsorted(self._places, at + first, side="right")) - 1
+        stop = int(np.searchsorted(self._places, at + end))
+        is_gone = None
+        for number in range(max(start, 0), stop):
+            place, bitmap = int(self._places[number]), self._bitmaps[number]
+            if place >> _REGION_BITS != region:
+                continue
+            begin = place - at
+            low, high = max(first, begin), min(end, begin + 8 * len(bitmap))
+            if low >= high:
+                continue
+            of_bytes = bitmap[(low - begin) // 8 : -(-(high - begin) // 8)]
+            bits = np.unpackbits(of_bytes, bitorder="little")[(low - begin) % 8 :][: high - low]
+            if bits.any():
+                if is_gone is None:
+                    is_gone = np.zeros(end - first, np.bool_)
+                is_gone[low - first : high - first] = bits
+        return is_gone
+
+    def has_rows_of(self, region: int) -> bool:
+        """Whether any row of a region is gone."""
+        return bool(np.any(self._places >> _REGION_BITS == region))
+
+    def rows(self) -> dict[int, Int64Array]:
+        """Return the rows that are gone, ascending, by their region."""
+        found: dict[int, list[Int64Array]] = {}
+        for place, bitmap in zip(self._places.tolist(), self._bitmaps, strict=True):
+            region = place >> _REGION_BITS
+            first = place - (region << _REGION_BITS)
+            rows = np.flatnonzero(np.unpackbits(bitmap, bitorder="little")) + first
+            found.setdefault(region, []).append(rows)
+        return {region: np.concatenate(rows) for region, rows in found.items()}
+
+    def united(self, rows: Mapping[int, Int64Array]) -> RowMask:
+        """Return the mask of these rows and others."""
+        own = self.rows()
+        for region, others in rows.items():
+            own[region] = np.union1d(own[region], others) if region in own else others
+        return RowMask.of(own)
+
+
+def masked_subpartitions(
+    mask: RowMask, regions: Sequence[Region], num_subpartitions: int
+) -> tuple[Int64Array, int]:
+    """Return how many rows of each subpartition are gone, and how many stored broadcast rows.
+
+    A broadcast row counts for each subpartition. ``regions`` are all of the file, whole. Raises
+    ValueError where the mask has rows that their region lacks.
+    """
+    counts = np.zeros(num_subpartitions, np.int64)
+    num_broadcast = 0
+    for number, rows in mask.rows().items():
+        region = regions[number]
+        if len(rows) and rows[-1] >= region.num_rows:
+            msg = f"a mask has row {rows[-1]} of region {number}, of {region.num_rows} rows"
+            raise ValueError(msg)
+        if region.kind is RegionKind.BROADCAST:
+            counts += len(rows)
+            num_broadcast += len(rows)
+            continue
+        ranks, edges = region.ranks_of_rows(0, region.num_rows)
+        of_ranks = np.bincount(
+            np.searchsorted(edges, rows, side="right") - 1, minlength=len(ranks)
+        )[: len(ranks)]
+        np.add.at(counts, (ranks + region.first_subpartition) % num_subpartitions, of_ranks)
+    return counts, num_broadcast

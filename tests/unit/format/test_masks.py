@@ -1,0 +1,64 @@
+"""A mask has the rows that were put into it, whichever pieces and regions they are in."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arrow_format.format.masks import PIECE_ROWS, RowMask
+
+ROWS = st.dictionaries(
+    st.integers(0, 3),
+    st.lists(st.integers(0, 3 * PIECE_ROWS), min_size=1, unique=True).map(
+        lambda rows: np.array(sorted(rows), np.int64)
+    ),
+)
+
+
+def num_rows(rows):
+    return sum(map(len, rows.values()))
+
+
+def as_lists(rows):
+    return {region: each.tolist() for region, each in rows.items()}
+
+
+@given(rows=ROWS, others=ROWS)
+def test_a_mask_has_its_rows_after_it_was_encoded(rows, others):
+    mask = RowMask.decode(RowMask.of(rows).encode(), num_rows(rows), 4)
+    assert as_lists(mask.rows()) == as_lists(rows)
+    united = mask.united(others).rows()
+    expected = {
+        region: sorted({*rows.get(region, ()), *others.get(region, ())})
+        for region in {*rows, *others}
+    }
+    assert as_lists(united) == expected
+
+
+@given(rows=ROWS, region=st.integers(0, 3), first=st.integers(0, 200_000), data=st.data())
+def test_any_rows_are_asked_for(rows, region, first, data):
+    end = first + data.draw(st.integers(1, 100_000))
+    gone = RowMask.of(rows).gone(region, first, end)
+    expected = [row - first for row in rows.get(region, ()) if first <= row < end]
+    assert ([] if gone is None else np.flatnonzero(gone).tolist()) == expected
+    assert (gone is None) == (not expected)
+    assert RowMask.of(rows).has_rows_of(region) == (region in rows)
+
+
+@pytest.mark.parametrize(
+    ("rows", "stated", "regions"),
+    [({0: [1, 2]}, 3, 1), ({2: [1]}, 1, 2), ({0: [0]}, 0, 1)],
+)
+def test_a_mask_of_other_rows_is_refused(rows, stated, regions):
+    frame = RowMask.of({at: np.array(each) for at, each in rows.items()}).encode()
+    with pytest.raises(ValueError, match=r"has 2 rows|no region|has 1 rows"):
+        RowMask.decode(frame, stated, regions)
+
+
+def test_bytes_that_are_no_mask_are_refused():
+    with pytest.raises(ValueError, match="no mask"):
+        RowMask.decode(b"abc", 1, 1)
+    first = RowMask.of({0: np.array([9])})
+    twice = RowMask(np.array([0, 0]), first._bitmaps * 2)
+    with pytest.raises(ValueError, match="not in order"):
+        RowMask.decode(twice.encode(), 2, 1)

@@ -1,0 +1,333 @@
+"""Rows that a mask took are read by nobody, whichever way they are asked for."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from arrow_format import (
+    CommitConflictError,
+    CorruptShuffleError,
+    HashPartitioner,
+    WriteOptions,
+    collect_garbage,
+    delete_rows,
+    erasure_status,
+    merge_shuffle,
+    open_shuffle,
+    rollback_shuffle,
+    tag_shuffle,
+    untag_shuffle,
+    write_shuffle,
+)
+from arrow_format.jobs import mask_rows
+from arrow_format.jobs.commit import commit_job
+from arrow_format.jobs.delete_rows import repeated_deletion
+from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.jobs.target import open_target
+from arrow_format.log.commit_log import CommitLog
+from arrow_format.model import BROADCAST, Transaction
+from arrow_format.storage.open import PosixStorage
+from arrow_format.write import map_output
+from integration.readers.rows import read
+from tests.support.foreign_writer import check_but_for_broadcasts, written_by
+from tests.support.guarantees import guarantee
+
+N = 6
+TINY = WriteOptions(sync=False, sort_buffer_bytes=16_384, chunk_bytes=300, statistics="all")
+NOW = timedelta(0)
+
+
+@pytest.fixture(params=["inside", "object"], autouse=True)
+def place(request, monkeypatch):
+    """Where masks are: in the entry, or in an object."""
+    if request.param == "object":
+        monkeypatch.setattr(mask_rows, "MAX_INSIDE_BYTES", 0)
+    return request.param
+
+
+def rows(start, count=400, num_keys=40):
+    v = np.arange(start, start + count)
+    return pa.table({"k": v % num_keys, "v": v, "s": [f"customer {i % num_keys}!" for i in v]})
+
+
+def append(path, start, **how):
+    write_shuffle(
+        rows(start), path, keys="k", num_subpartitions=N, mode="append", options=TINY, **how
+    )
+
+
+def some_for_all(ids, batch):
+    """As by hash, but every fifth row is read by every subpartition."""
+    ids[::5] = BROADCAST
+    return ids
+
+
+def append_with_broadcasts(path, start):
+    table = rows(start)
+    job = begin_job(
+        str(path), table.schema, num_subpartitions=N, partitioner=HashPartitioner("k"),
+        options=TINY,
+    )  # fmt: skip
+    job = written_by(job, some_for_all)
+    open_target(job, "append")
+    status = run_map_task(job, 0, 0, table.to_batches(max_chunksize=50))
+    commit_job(job, [status], mode="append")
+
+
+def contents(path, version=None):
+    shuffle = open_shuffle(path, version)
+    return [shuffle.subpartition(i).read_all() for i in range(N)]
+
+
+def without(tables, keys):
+    return [table.filter(pc.invert(pc.is_in(table["k"], pa.array(keys)))) for table in tables]
+
+
+def mask(path, keys, **how):
+    return delete_rows(path, {"k": keys}, erase=False, options=TINY, **how)
+
+
+def check(path, expected):
+    """Every way to read gives exactly these rows of each subpartition."""
+    shuffle = open_shuffle(path)
+    assert contents(path) == expected
+    num_rows = sum(map(len, expected))
+    assert shuffle.subpartition_rows.to_pylist() == [len(table) for table in expected]
+    assert shuffle.count_rows() == num_rows
+    everything = pa.concat_tables(expected)
+    assert shuffle.to_table() == everything
+    assert shuffle.to_table(columns=["s"], with_subpartition=True)["s"] == everything["s"]
+    for text, condition in (
+        ("v < 300", pc.less(everything["v"], 300)),
+        ("v < 100000", pc.less(everything["v"], 100_000)),
+        ("k IN (3, 5, 7)", pc.is_in(everything["k"], pa.array([3, 5, 7]))),
+        ("s = 'customer 5!'", pc.equal(everything["s"], "customer 5!")),
+    ):
+        found = shuffle.to_table(filter=text)
+        assert found == everything.filter(condition), text
+        assert shuffle.count_rows(filter=text) == len(found), text
+    for name, (low, high) in shuffle.min_max(["v", "k"]).items():
+        found = {"min": low.as_py(), "max": high.as_py()}
+        assert found == pc.min_max(everything[name]).as_py()
+    assert shuffle.to_dataset().count_rows() == num_rows
+    assert shuffle.to_polars().select(pl.len()).collect().item() == num_rows
+    with_ids = read(path)
+    assert with_ids.drop_columns(["_subpartition"]) == everything
+    check_but_for_broadcasts(shuffle)
+
+
+@guarantee("masked rows")
+@pytest.mark.parametrize("writes", [append, append_with_broadcasts])
+def test_masked_rows_are_read_by_nobody(tmp_path, writes):
+    path = tmp_path / "s"
+    writes(path, 0)
+    writes(path, 1000)
+    before = contents(path)
+    receipt = mask(path, [3, 5])
+    expected = without(before, [3, 5])
+    check(path, expected)
+    lost = {i: len(b) - len(a) for i, (a, b) in enumerate(zip(expected, before, strict=True))}
+    assert receipt.subpartition_rows == {i: count for i, count in lost.items() if count}
+    assert (receipt.num_rows, receipt.erases, receipt.written_bytes) == (40, False, 0)
+    assert contents(path, 2) == before
+    assert not mask(path, [3, 5]).num_rows
+    append(path, 5000)
+    latest = contents(path)
+    mask(path, [5, 7, 100])
+    check(path, without(latest, [5, 7, 100]))
+
+
+@guarantee("masked rows")
+@pytest.mark.parametrize("writes", [append, append_with_broadcasts])
+@pytest.mark.parametrize("how", [{}, {"by": "subpartition"}])
+def test_a_merge_leaves_masked_rows_out(tmp_path, writes, how):
+    path = tmp_path / "s"
+    for start in range(0, 4000, 1000):
+        writes(path, start)
+    mask(path, [*range(3, 20)])
+    expected = contents(path)
+    merge_shuffle(path, options=TINY, **how)
+    shuffle = open_shuffle(path)
+    assert not shuffle.map_outputs.has_masks
+    check(path, expected)
+    mask(path, [1])
+    check(path, without(expected, [1]))
+
+
+@guarantee("masked rows")
+def test_an_erasure_takes_masked_rows_along(tmp_path):
+    path = tmp_path / "s"
+    append(path, 0)
+    masked = mask(path, [3])
+    before = contents(path)
+    erased = delete_rows(path, {"k": [3]}, options=TINY)
+    assert (erased.num_rows, erased.num_files, erased.version) == (0, 1, 3)
+    assert not open_shuffle(path).map_outputs.has_masks
+    check(path, before)
+    collect_garbage(path, dry_run=False, retention=NOW, compact_log=True)
+    assert erasure_status(path, erased).is_gone
+    status = erasure_status(path, masked)
+    assert status.masked
+    assert not status.is_gone
+    assert "delete the keys again" in str(status)
+
+
+def test_an_erasure_of_others_takes_masked_rows_of_its_files_along(tmp_path):
+    path = tmp_path / "s"
+    append(path, 0)
+    mask(path, [3])
+    before = contents(path)
+    delete_rows(path, {"k": [5]}, options=TINY)
+    assert not open_shuffle(path).map_outputs.has_masks
+    check(path, without(before, [5]))
+
+
+def test_a_file_without_rows_is_named_no_more(tmp_path):
+    path = tmp_path / "s"
+    append(path, 0)
+    mask(path, [*range(20)])
+    mask(path, [*range(20, 40)])
+    shuffle = open_shuffle(path)
+    assert (len(shuffle.map_outputs), shuffle.num_rows, shuffle.num_bytes) == (0, 0, 0)
+    assert shuffle.verify().ok
+    append(path, 0)
+    assert open_shuffle(path).count_rows() == 400
+
+
+@guarantee("undone deletions")
+def test_a_rollback_across_a_mask_is_one_across_a_deletion(tmp_path):
+    path = tmp_path / "s"
+    append(path, 0)
+    before = contents(path)
+    mask(path, [3])
+    with pytest.raises(CommitConflictError, match="deletion of rows"):
+        rollback_shuffle(path, 1)
+    mask(path, [5])
+    with pytest.raises(CommitConflictError, match="deletion of rows"):
+        rollback_shuffle(path, 2)
+    rollback_shuffle(path, 2, undo_deletions=True)
+    check(path, without(before, [3]))
+    rollback_shuffle(path, 3, undo_deletions=True)
+    check(path, without(before, [3, 5]))
+    rollback_shuffle(path, 1, undo_deletions=True)
+    check(path, before)
+    mask(path, [7])
+    check(path, without(before, [7]))
+
+
+@guarantee("retention")
+def test_a_collection_keeps_the_masks_of_what_is_kept(tmp_path, place):
+    path = tmp_path / "s"
+    append(path, 0)
+    before = contents(path)
+    mask(path, [3])
+    tag_shuffle(path, "third", 2)
+    mask(path, [5])
+    mask(path, [7])
+    objects = lambda: {*path.rglob("*.masks")}  # noqa: E731
+    assert len(objects()) == (3 if place == "object" else 0)
+    collect_garbage(path, dry_run=False, retention=NOW)
+    assert len(objects()) == (2 if place == "object" else 0)
+    check(path, without(before, [3, 5, 7]))
+    assert contents(path, 2) == without(before, [3])
+    untag_shuffle(path, "third")
+    collect_garbage(path, dry_run=False, retention=NOW)
+    assert len(objects()) == (1 if place == "object" else 0)
+    delete_rows(path, {"k": [9]}, options=TINY)
+    collect_garbage(path, dry_run=False, retention=NOW)
+    collect_garbage(path, dry_run=False, retention=NOW)
+    assert not objects()
+    check(path, without(before, [3, 5, 7, 9]))
+
+
+@guarantee("masked rows")
+def test_a_damaged_mask_is_an_error_and_no_row(tmp_path, place):
+    path = tmp_path / "s"
+    append(path, 0)
+    mask(path, [3])
+    if place == "inside":
+        return  # as any byte of an entry
+    (file,) = path.rglob("*.masks")
+    data = file.read_bytes()
+    for damaged in (data[:-1], b"\0" + data[1:], None):
+        file.unlink()
+        if damaged is not None:
+            file.write_bytes(damaged)
+        shuffle = open_shuffle(path)
+        for use in (
+            shuffle.to_table,
+            lambda: open_shuffle(path).count_rows(filter="v < 100"),
+            shuffle.verify,
+            lambda: delete_rows(path, {"k": [7]}, options=TINY),
+        ):
+            with pytest.raises(CorruptShuffleError, match=r"mask|is not there|not found"):
+                use()
+
+
+def test_a_transaction_that_masks_is_one(tmp_path):
+    path = tmp_path / "s"
+    append(path, 0)
+    first = mask(path, [3], transaction=("nightly", 1))
+    again = mask(path, [3, 5], transaction=("nightly", 1))
+    assert again.is_repetition
+    assert again.version == first.version
+    assert open_shuffle(path).version == 2
+    found = repeated_deletion(PosixStorage(str(path)), Transaction("nightly", 1))
+    assert found is not None
+    assert not found.erases
+
+
+@guarantee("checkpoints")
+def test_masks_are_in_checkpoints(tmp_path):
+    path = tmp_path / "s"
+    append(path, 0)
+    append(path, 1000)
+    expected = contents(path)
+    for key in range(20):
+        mask(path, [key])
+        expected = without(expected, [key])
+    assert CommitLog(PosixStorage(str(path))).view().checkpoint
+    check(path, expected)
+    assert contents(path, 18) == without(contents(path, 2), range(16))
+
+
+@guarantee("masked rows")
+def test_a_mask_put_meanwhile_is_a_conflict(tmp_path, monkeypatch):
+    path = tmp_path / "s"
+    append(path, 0)
+    before = contents(path)
+    real, calls = mask_rows.mask_rows, []
+
+    def first_another(job, masked):
+        if not calls:
+            calls.append(1)
+            mask(path, [5])
+        return real(job, masked)
+
+    monkeypatch.setattr("arrow_format.jobs.delete_rows.mask_rows", first_another)
+    mask(path, [3])
+    check(path, without(before, [3, 5]))
+
+
+@guarantee("erased bytes")
+def test_a_file_without_rows_stays_beside_others_of_its_map_output(tmp_path, monkeypatch):
+    """Else no receipt of an erasure would name it."""
+    monkeypatch.setattr(map_output, "MAX_INDEX_BYTES", 1)
+    path, small = tmp_path / "s", replace(TINY, sort_buffer_bytes=4096)
+    table = pa.concat_tables([rows(0, 150, 1), rows(150, 400, 40)])
+    write_shuffle(table, path, keys="k", num_subpartitions=N, options=small)
+    before = contents(path)
+    (output,) = open_shuffle(path).map_outputs
+    assert len(output.files) > 1
+    mask(path, [0])
+    (output,) = open_shuffle(path).map_outputs
+    assert 0 in [file.num_rows for file in output.files]
+    check(path, without(before, [0]))
+    receipt = delete_rows(path, {"k": [0]}, options=TINY)
+    assert {file.path for file in receipt.files} >= {file.path for file in output.files}
+    check(path, without(before, [0]))
