@@ -263,7 +263,7 @@ class _Frames(OpenChunk):
             check_frame(view, frames, frame, decoder.stored.names)
         try:
             # One call for all frames; it is an error when they have other than ``num_bytes``.
-            if wanted[-1] - wanted[0] + 1 == len(wanted):
+            if edges[wanted[-1] + 1] - edges[wanted[0]] == sum(map(len, views)):
                 together = self._stored.slice(edges[wanted[0]], sum(map(len, views)))
             else:
                 together = b"".join(views)

@@ -59,6 +59,8 @@ class ChunkFrames:
     """Stored bytes of each frame."""
     crc32: Sequence[int]
     """CRC-32 (zlib) of the stored bytes of each frame."""
+    fetched: Sequence[int] | None = None
+    """The frames of which there are bytes, ascending; all when None."""
 
     @property
     def num_bytes(self) -> int:
@@ -72,8 +74,13 @@ class ChunkFrames:
 
     @property
     def edges(self) -> list[int]:
-        """Byte of the chunk at which each frame starts, then its length."""
-        return [*accumulate(self.length, initial=0)]
+        """Byte at which each frame starts in those that were fetched, then their length."""
+        lengths = self.length
+        if self.fetched is not None:
+            lengths = [0] * len(lengths)
+            for frame in self.fetched:
+                lengths[frame] = self.length[frame]
+        return [*accumulate(lengths, initial=0)]
 
     def columns_of(self, frame: int) -> list[int]:
         """Return the positions of the columns that a frame holds."""
@@ -204,8 +211,23 @@ class ChunkTable:
         """Bytes of memory that it takes, about."""
         return sum(values.nbytes for values in self.arrays().values())
 
-    def frames(self, chunk: int) -> ChunkFrames:
-        """Return the frames of a chunk."""
+    def wanted_frames(
+        self, chunk: int, columns: Sequence[int]
+    ) -> tuple[list[int], list[int]] | None:
+        """Return the frames that have some columns of a chunk, and the lengths of all of its own.
+
+        The frames ascend. None where they are all of the chunk, or it has other than frames.
+        """
+        if self.encoding[chunk] != Encoding.FRAMES:
+            return None
+        wanted = set(self.column_frame[chunk].take(columns).tolist())
+        if len(wanted) == self.num_frames[chunk]:
+            return None
+        first, end = self.first_frame[chunk : chunk + 2]
+        return sorted(wanted), self.frame_length[first:end].tolist()
+
+    def frames(self, chunk: int, fetched: Sequence[int] | None = None) -> ChunkFrames:
+        """Return the frames of a chunk, of which there are the bytes of some; of all when None."""
         first, end = self.first_frame[chunk : chunk + 2]
         return ChunkFrames(
             int(self.encoding[chunk]),
@@ -213,6 +235,7 @@ class ChunkTable:
             self.column_raw_length[chunk].tolist(),
             self.frame_length[first:end].tolist(),
             self.frame_crc32[first:end].tolist(),
+            fetched,
         )
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:

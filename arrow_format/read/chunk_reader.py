@@ -22,11 +22,11 @@ from arrow_format.format.chunk_table import Encoding
 from arrow_format.format.regions import RegionKind
 from arrow_format.read.buffer_pool import ReadBufferPool
 from arrow_format.read.partitioned_file import IndexPart
-from arrow_format.read.plan import ChunkRead, plan_chunks
+from arrow_format.read.plan import ChunkRead, plan_chunks, with_frames
 from arrow_format.read.scheduler import ADVICE, ReadScheduler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from arrow_format.filters.row_filter import RowFilter
     from arrow_format.format.chunk_codec import ChunkDecoder, OpenChunk
@@ -132,8 +132,24 @@ class ChunkReader:
             msg = f"{self.where(chunk)}: {error}. {ADVICE}"
             raise type(error)(msg) from error
 
+    def wanted(self, chunks: Iterable[ChunkRead], also: Iterable[int] = ()) -> Iterable[ChunkRead]:
+        """Return chunks of a plan with the frames that are read of them.
+
+        Those have the columns that are decoded, and ``also`` others of the file, by position.
+        """
+        columns = [*{*self._decoder.columns, *also}]
+        if len(columns) == len(self._decoder.stored):
+            return chunks
+        return (self._with_frames(chunk, columns) for chunk in chunks)
+
+    def _with_frames(self, chunk: ChunkRead, columns: Sequence[int]) -> ChunkRead:
+        frames = self.index.regions[chunk.part].chunks.wanted_frames(chunk.chunk, columns)
+        if frames is None:
+            return chunk
+        return with_frames(chunk, *frames, self.storage.gap_bytes)
+
     def _frames(self, chunk: ChunkRead) -> ChunkFrames:
-        return self.index.regions[chunk.part].chunks.frames(chunk.chunk)
+        return self.index.regions[chunk.part].chunks.frames(chunk.chunk, chunk.frames)
 
     def _num_rows(self, chunk: ChunkRead) -> int:
         start, stop = self.index.regions[chunk.part].chunk_rows(chunk.chunk)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from arrow_format.read.plan import ChunkRead, RangeRead, merge_reads
-from arrow_format.read.scheduler import MAX_GAP_BYTES, MAX_ROUND_BYTES
+from arrow_format.read.scheduler import MAX_ROUND_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -60,7 +60,7 @@ class ReadPlan:
     @property
     def num_bytes(self) -> int:
         """Number of bytes to read, gaps between chunks included."""
-        return sum(read.length for read in self.reads)
+        return sum(read.num_bytes for read in self.reads)
 
 
 def plan_group(
@@ -69,9 +69,8 @@ def plan_group(
     """Return the plan of reading the subpartitions ``[first, end)``, given their chunks by file."""
     files = []
     for source, chunks in planned:
-        reads = tuple(
-            merge_reads(chunks, max_gap_bytes=MAX_GAP_BYTES, max_read_bytes=MAX_ROUND_BYTES)
-        )
+        gap = source.storage.gap_bytes
+        reads = tuple(merge_reads(chunks, max_gap_bytes=gap, max_read_bytes=MAX_ROUND_BYTES))
         if reads:
             metadata = source.index.metadata
             path = f"{source.storage.root}/{source.path}"
@@ -91,7 +90,14 @@ def plan_lines(plan: ReadPlan) -> Iterable[str]:
         for file in group.files:
             yield f"  map task {file.map_task}, attempt {file.attempt}: {file.path}"
             for read in file.reads:
-                yield f"    bytes {read.offset:,} to {read.offset + read.length:,}: {_what(read)}"
+                yield f"    {_where(read)}: {_what(read)}"
+
+
+def _where(read: RangeRead) -> str:
+    if not read.ranges:
+        return "no bytes"
+    where = f"bytes {read.ranges[0][0]:,} to {sum(read.ranges[-1]):,}"
+    return where if len(read.ranges) == 1 else f"{read.num_bytes:,} of {where}"
 
 
 def _what(read: RangeRead) -> str:

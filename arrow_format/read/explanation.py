@@ -86,7 +86,7 @@ class Counts:
             chunks, file = list(planned), source.order
             self.files[file] |= bool(chunks)
             self.regions |= {(file, chunk.region) for chunk in chunks}
-            self.chunks |= {(file, chunk.offset): chunk.length for chunk in chunks}
+            self.chunks |= {(file, chunk.offset): chunk.num_bytes for chunk in chunks}
             every = source.every(reader.first, reader.end)
             self.of_opened |= {(file, chunk.offset) for chunk in every}
             yield source, chunks

@@ -69,11 +69,11 @@ def search(
     decoders = ChunkDecoders(schema, columns)
     by_file: dict[int, Matches] = {}
 
-    def planned() -> Iterator[tuple[ChunkReader, Iterator[ChunkRead]]]:
+    def planned() -> Iterator[tuple[ChunkReader, Iterable[ChunkRead]]]:
         for order, index in enumerate(files):
             decoder = decoders.of(index.metadata.data_schema)
             source = ChunkReader(index, decoder, wanted="a search by key", order=order)
-            yield source, _chunks_to_search(index, keys.wanted)
+            yield source, source.wanted(_chunks_to_search(index, keys.wanted))
 
     scheduler = ReadScheduler(ReadBufferPool(READ_AHEAD_BYTES))
     with scheduler.add_reader(planned()) as fetched:
@@ -97,7 +97,7 @@ def search(
                 if with_rows and len(rows):
                     start, _ = region.chunk_rows(chunk.chunk)
                     matches.rows.setdefault(chunk.region, []).append(rows + start)
-            on_bytes(chunk.length)
+            on_bytes(chunk.num_bytes)
     return by_file
 
 

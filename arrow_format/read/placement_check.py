@@ -44,6 +44,11 @@ class PlacementCheck:
             msg = f"the log has a partitioner that is none of its rows: {error}"
             raise CorruptShuffleError(msg) from error
 
+    def columns_of(self, schema: pa.Schema) -> list[int]:
+        """Return the positions of the keys in the schema of a file, of those that it has."""
+        names = [self._schema.field(i).name for i in self._columns]
+        return [i for name in names if (i := schema.get_field_index(name)) >= 0]
+
     def check_stored(self, source: ChunkReader, chunk: ChunkRead, stored: pa.Buffer) -> None:
         """Check all rows of a chunk as it is stored, of which the keys alone are decoded.
 
@@ -52,9 +57,7 @@ class PlacementCheck:
         start, end = source.index.regions[chunk.part].chunk_rows(chunk.chunk)
         whole = replace(chunk, first_row=0, end_row=end - start)
         schema = source.index.metadata.data_schema
-        names = [self._schema.field(i).name for i in self._columns]
-        of_keys = [i for name in names if (i := schema.get_field_index(name)) >= 0]
-        decoder = ChunkDecoder(schema, of_keys)
+        decoder = ChunkDecoder(schema, self.columns_of(schema))
         self.check_rows(source, whole, ChunkReader(source.index, decoder).decode(chunk, stored))
 
     def check_rows(self, source: ChunkReader, chunk: ChunkRead, rows: pa.RecordBatch) -> None:

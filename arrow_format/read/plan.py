@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
+from itertools import accumulate, chain, pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -40,15 +40,34 @@ class ChunkRead:
     length: int
     part: int = 0
     """Position of that region or part in what is known of the file."""
+    frames: tuple[int, ...] | None = None
+    """Numbers of the frames that are wanted, ascending; all when None."""
+    pieces: tuple[tuple[int, int], ...] | None = None
+    """Bytes ``(offset, length)`` of the file that have those; all of the chunk when None."""
+
+    @property
+    def ranges(self) -> tuple[tuple[int, int], ...]:
+        """Bytes ``(offset, length)`` of the file that are wanted of it, ascending."""
+        return ((self.offset, self.length),) if self.pieces is None else self.pieces
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that are wanted of it."""
+        return sum(length for _, length in self.ranges)
 
 
 @dataclass(frozen=True, slots=True)
 class RangeRead:
-    """One contiguous read of a data file and the chunks inside it, in file order."""
+    """Ranges of a data file that are read together, and the chunks they have, in file order."""
 
-    offset: int
-    length: int
+    ranges: tuple[tuple[int, int], ...]
+    """``(offset, length)``, ascending; where there are several, each ends inside of a chunk."""
     chunks: tuple[ChunkRead, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes to read, also those between what is wanted."""
+        return sum(length for _, length in self.ranges)
 
 
 def plan_chunks(
@@ -123,30 +142,78 @@ def joined_ranges(ranges: Sequence[tuple[int, int]], most: int) -> Sequence[tupl
     return [(ranges[start][0], ranges[stop - 1][1]) for start, stop in pairwise(edges)]
 
 
+def with_frames(
+    chunk: ChunkRead, frames: Sequence[int], lengths: Sequence[int], max_gap_bytes: int
+) -> ChunkRead:
+    """Return a chunk of which some frames are wanted, by the lengths of all of them.
+
+    It is wanted whole where no gap between them, nor before and behind, is more than
+    ``max_gap_bytes``: to cut it into its frames would gain nothing.
+    """
+    edges = [*accumulate(lengths, initial=0)]
+    pieces: list[tuple[int, int]] = []
+    end = most = 0
+    for frame in frames:
+        start, stop = edges[frame], edges[frame + 1]
+        most = max(most, start - end)
+        if pieces and start == end:
+            start, _ = pieces.pop()
+        pieces.append((start, stop - start))
+        end = stop
+    if frames and max(most, edges[-1] - end) <= max_gap_bytes:
+        return chunk
+    of_file = tuple((chunk.offset + start, length) for start, length in pieces)
+    return replace(chunk, frames=tuple(frames), pieces=of_file)
+
+
+def bytes_to_read(chunk: ChunkRead, end: int, max_gap_bytes: int) -> tuple[int, int]:
+    """Return the bytes that a chunk adds to what is read up to ``end``, and where it ends."""
+    num_bytes = 0
+    for offset, length in chunk.ranges:
+        gap = offset - end
+        num_bytes += length + (gap if 0 < gap <= max_gap_bytes else 0)
+        end = offset + length
+    return num_bytes, end
+
+
 def merge_reads(
     chunks: Iterable[ChunkRead], *, max_gap_bytes: int, max_read_bytes: int
 ) -> Iterator[RangeRead]:
-    """Merge chunks, given by offset, that lie close together into reads.
+    """Merge what is wanted of chunks, given by offset, into reads where it lies close together.
 
-    Chunks with at most ``max_gap_bytes`` unwanted bytes between them are read together. No read is
-    longer than ``max_read_bytes``, unless one chunk is.
+    What has at most ``max_gap_bytes`` unwanted bytes between is read together. No read is of more
+    than ``max_read_bytes``, unless one chunk is.
     """
     held: list[ChunkRead] = []
+    ranges: list[tuple[int, int]] = []
+    num_bytes = 0
     for chunk in chunks:
-        if held:
-            gap = chunk.offset - (held[-1].offset + held[-1].length)
-            length = chunk.offset + chunk.length - held[0].offset
-            if gap > max_gap_bytes or gap < 0 or length > max_read_bytes:
-                yield _range_read(held)
-                held = []
+        wanted = joined_reads(chunk.ranges, max_gap_bytes)
+        num_wanted = sum(length for _, length in wanted)
+        gap = wanted[0][0] - sum(ranges[-1]) if wanted and ranges else 0
+        is_near = 0 <= gap <= max_gap_bytes
+        if held and not (is_near and num_bytes + gap + num_wanted <= max_read_bytes):
+            yield RangeRead(tuple(ranges), tuple(held))
+            held, ranges, num_bytes, gap = [], [], 0, 0
+        if wanted and ranges:
+            start, before = ranges.pop()
+            (_, length), *wanted = wanted
+            ranges.append((start, before + gap + length))
+        ranges += wanted
+        num_bytes += gap + num_wanted
         held.append(chunk)
     if held:
-        yield _range_read(held)
+        yield RangeRead(tuple(ranges), tuple(held))
 
 
-def _range_read(chunks: list[ChunkRead]) -> RangeRead:
-    offset = chunks[0].offset
-    return RangeRead(offset, chunks[-1].offset + chunks[-1].length - offset, tuple(chunks))
+def joined_reads(ranges: Iterable[tuple[int, int]], max_gap_bytes: int) -> list[tuple[int, int]]:
+    """Return ranges ``(offset, length)``, joined with the one before where the gap is small."""
+    joined: list[tuple[int, int]] = []
+    for offset, length in ranges:
+        if joined and 0 <= offset - sum(joined[-1]) <= max_gap_bytes:
+            offset, length = joined[-1][0], offset + length - joined.pop()[0]
+        joined.append((offset, length))
+    return joined
 
 
 def check_subpartitions(

@@ -10,13 +10,14 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+import pyarrow as pa
+
 from arrow_format.read.open_files import MAX_OPEN_FILES, DataFile
-from arrow_format.read.plan import ChunkRead, RangeRead, merge_reads
+from arrow_format.read.plan import ChunkRead, RangeRead, bytes_to_read, merge_reads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    import pyarrow as pa
 
 FileT = TypeVar("FileT", bound=DataFile)
 """The data files of a reader, which it gets back with their chunks."""
@@ -29,18 +30,27 @@ END = (1 << 62, 0)
 
 @dataclass(slots=True)
 class FetchedRead(Generic[FileT]):
-    """A range that was read, and how many of its chunks were delivered."""
+    """What was read together, and how many of its chunks were delivered."""
 
     file: FileT
     read: RangeRead
-    buffer: pa.Buffer
+    buffers: Sequence[pa.Buffer]
+    """Of the ranges of the read."""
     num_delivered: int = 0
+    _range: int = 0
+    """Of these, the one with the last chunk that was delivered."""
 
     def next_chunk(self) -> tuple[ChunkRead, pa.Buffer]:
-        """Deliver the next chunk: a view of the range's buffer."""
+        """Deliver the next chunk: a view of what was read, a copy where it has several pieces."""
         chunk = self.read.chunks[self.num_delivered]
         self.num_delivered += 1
-        return chunk, self.buffer.slice(chunk.offset - self.read.offset, chunk.length)
+        pieces = []
+        for offset, length in chunk.ranges:
+            while offset >= sum(self.read.ranges[self._range]):
+                self._range += 1
+            start, _ = self.read.ranges[self._range]
+            pieces.append(self.buffers[self._range].slice(offset - start, length))
+        return chunk, pieces[0] if len(pieces) == 1 else pa.py_buffer(b"".join(pieces))
 
     @property
     def is_empty(self) -> bool:
@@ -78,28 +88,32 @@ class ReadQueue(Generic[FileT]):
         """Whether there is anything left to read."""
         return self.error is None and self.position != END and not self.is_closed
 
-    def plan(self, max_bytes: int, *, max_gap_bytes: int) -> list[tuple[FileT, list[RangeRead]]]:
+    def plan(
+        self, max_bytes: int, *, max_gap_bytes: int | None = None
+    ) -> list[tuple[FileT, list[RangeRead]]]:
         """Take the next reads off the plan, of a few files: handing over each alone costs more.
 
-        Together they have at most ``max_bytes``, unless the first chunk has more. Chunks with at
-        most ``max_gap_bytes`` unwanted bytes between them are read together. Raises StopIteration
-        when no read is left.
+        Together they have at most ``max_bytes``, unless the first chunk has more. What has at most
+        ``max_gap_bytes`` unwanted bytes between is read together; those of the files' storage when
+        None. Raises StopIteration when no read is left.
         """
+
+        def gap_bytes(file: FileT) -> int:
+            return file.storage.gap_bytes if max_gap_bytes is None else max_gap_bytes
+
         file, chunk = self._pull()
         taken: list[tuple[FileT, list[ChunkRead]]] = [(file, [])]
-        num_bytes = 0
+        num_bytes, end = bytes_to_read(chunk, chunk.offset, gap_bytes(file))
         while True:
             taken[-1][1].append(chunk)
-            end = chunk.offset + chunk.length
-            num_bytes += chunk.length
             try:
                 next_file, chunk = self._pull()
             except StopIteration:
                 break
             is_same = next_file is file
-            gap = chunk.offset - end if is_same else 0
-            num_bytes += gap if 0 < gap <= max_gap_bytes else 0
-            is_full = num_bytes + chunk.length > max_bytes
+            more, end = bytes_to_read(chunk, end if is_same else chunk.offset, gap_bytes(next_file))
+            num_bytes += more
+            is_full = num_bytes > max_bytes
             max_files = max(file.storage.max_requests, MAX_OPEN_FILES)
             if is_full or not (is_same or len(taken) < max_files):
                 self._ahead.appendleft((next_file, chunk))
@@ -108,7 +122,10 @@ class ReadQueue(Generic[FileT]):
                 taken.append((next_file, []))
             file = next_file
         return [
-            (file, list(merge_reads(chunks, max_gap_bytes=max_gap_bytes, max_read_bytes=max_bytes)))
+            (
+                file,
+                list(merge_reads(chunks, max_gap_bytes=gap_bytes(file), max_read_bytes=max_bytes)),
+            )
             for file, chunks in taken
         ]
 
@@ -127,12 +144,12 @@ class ReadQueue(Generic[FileT]):
         self._ahead.extendleft(chunks[::-1])
         if self._ahead:
             file, chunk = self._ahead[0]
-            self.position, self.next_bytes = (file.order, chunk.offset), chunk.length
+            self.position, self.next_bytes = (file.order, chunk.offset), chunk.num_bytes
 
-    def add(self, file: FileT, read: RangeRead, buffer: pa.Buffer) -> None:
-        """Buffer a range that was read for the consumer."""
-        self._fetched.append(FetchedRead(file, read, buffer))
-        self.ready_bytes += read.length
+    def add(self, file: FileT, read: RangeRead, buffers: Sequence[pa.Buffer]) -> None:
+        """Buffer the ranges of a read for the consumer."""
+        self._fetched.append(FetchedRead(file, read, buffers))
+        self.ready_bytes += read.num_bytes
 
     def take(self) -> tuple[tuple[FileT, ChunkRead, pa.Buffer], int] | None:
         """Deliver the next chunk with its file and stored bytes, if one is buffered.
@@ -146,7 +163,7 @@ class ReadQueue(Generic[FileT]):
         num_done = 0
         if first.is_empty:
             self._fetched.popleft()
-            num_done = first.read.length
+            num_done = first.read.num_bytes
             self.ready_bytes -= num_done
         return (first.file, chunk, stored), num_done
 
@@ -157,8 +174,8 @@ class ReadQueue(Generic[FileT]):
             return 0
         last = self._fetched.pop()
         self.put_back([(last.file, chunk) for chunk in last.read.chunks[last.num_delivered :]])
-        self.ready_bytes -= last.read.length
-        return last.read.length
+        self.ready_bytes -= last.read.num_bytes
+        return last.read.num_bytes
 
     def clear(self) -> int:
         """Drop everything; return the bytes that were buffered."""

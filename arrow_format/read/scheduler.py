@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic
 
 from arrow_format.concurrency import run_concurrently
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from arrow_format.read.open_files import DataFile
     from arrow_format.read.plan import ChunkRead, RangeRead
 
-MAX_GAP_BYTES = 64 << 10
 MAX_ROUND_BYTES = 8 << 20
 """Bytes read for a reader at a time: more gains nothing and delays the others."""
 
@@ -59,7 +59,8 @@ class ReadScheduler:
     pool
         Bounds the bytes that were read and not delivered; a pool of its own when None.
     max_gap_bytes
-        Chunks with at most this many unwanted bytes between them are read together.
+        What has at most so many unwanted bytes between is read together; those of the files'
+        storage when None.
     max_round_bytes
         Limit of the bytes read for a reader at a time, unless one chunk is larger.
     read_ahead
@@ -72,7 +73,7 @@ class ReadScheduler:
         self,
         pool: ReadBufferPool | None = None,
         *,
-        max_gap_bytes: int = MAX_GAP_BYTES,
+        max_gap_bytes: int | None = None,
         max_round_bytes: int = MAX_ROUND_BYTES,
         read_ahead: bool = True,
         mapped: bool = False,
@@ -169,14 +170,14 @@ class ReadScheduler:
     def _serve(self, reader: ScheduledReader[FileT], *, is_starving: bool) -> bool:
         """Read once for a reader whose queue is marked as served; False when the pool is full."""
         queue, pool = reader.queue, self._pool
-        fetched: list[tuple[FileT, RangeRead, pa.Buffer]] = []
+        fetched: list[tuple[FileT, RangeRead, list[pa.Buffer]]] = []
         held_bytes = 0
         try:
             free_bytes = pool.average_bytes - (0 if is_starving else queue.ready_bytes)
             planned = queue.plan(
                 min(self._max_round_bytes, free_bytes), max_gap_bytes=self._max_gap_bytes
             )
-            num_bytes = sum(read.length for _, reads in planned for read in reads)
+            num_bytes = sum(read.num_bytes for _, reads in planned for read in reads)
             if is_starving:
                 pool.request(num_bytes, reclaim=True)
             elif not pool.try_request(num_bytes):
@@ -191,9 +192,9 @@ class ReadScheduler:
                 planned[0][0].storage.max_requests,
             )
             fetched = [
-                (file, read, buffer)
-                for (file, reads), of_file in zip(planned, buffers, strict=True)
-                for read, buffer in zip(reads, of_file, strict=True)
+                (file, read, list(islice(of_file, len(read.ranges))))
+                for (file, reads), of_file in zip(planned, map(iter, buffers), strict=True)
+                for read in reads
             ]
             queue.look_ahead()
         except StopIteration:
@@ -208,9 +209,9 @@ class ReadScheduler:
             with pool.changed:
                 queue.is_served = False
                 if not queue.is_closed:
-                    for file, read, buffer in fetched:
-                        queue.add(file, read, buffer)
-                        held_bytes -= read.length
+                    for file, read, of_read in fetched:
+                        queue.add(file, read, of_read)
+                        held_bytes -= read.num_bytes
                 # Requested and not read, or read for a reader that was closed meanwhile.
                 if held_bytes:
                     pool.recycle(held_bytes)
@@ -221,7 +222,8 @@ class ReadScheduler:
 
     def _read(self, file: DataFile, reads: Sequence[RangeRead]) -> list[pa.Buffer]:
         try:
-            return self._files.read(file, [(read.offset, read.length) for read in reads])
+            ranges = [place for read in reads for place in read.ranges]
+            return self._files.read(file, ranges) if ranges else []
         except CorruptShuffleError as error:
             first, last = reads[0].chunks[0].region, reads[-1].chunks[-1].region
             which = f"region {first}" if first == last else f"regions {first} to {last}"

@@ -240,7 +240,8 @@ class SortMergeSubpartitionReader:
                     wanted=wanted,
                     order=version_file.order,
                 )
-                yield reader, chunks
+                keys = () if self._placement is None else self._placement.columns_of(stored)
+                yield reader, reader.wanted(chunks, keys)
 
     def _is_kept(self, version_file: VersionFile) -> bool:
         """Whether a file may have rows to deliver, by what the log knows of it."""

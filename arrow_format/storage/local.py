@@ -55,6 +55,10 @@ _HAVE_LINKS: set[str] = set()
 """Roots of which this process has asked it."""
 
 
+GAP_BYTES = 32 << 10
+"""Copied from the page cache in the time of another system call with a buffer of its own."""
+
+
 class PosixStorage:
     """A shuffle in a directory of a local or mounted POSIX file system.
 
@@ -67,6 +71,7 @@ class PosixStorage:
 
     options = StorageOptions()
     max_requests = 1
+    gap_bytes = GAP_BYTES
     puts_may_come_late = False
     has_directories = True
     keeps_what_it_shows = False

@@ -61,6 +61,7 @@ SIGN_INTERVAL_S = 300.0
 """Seconds until the first sign of an upload, and between signs; most uploads end before it."""
 SIGN_SUFFIX = ".writing"
 
+GAP_BYTES = 64 << 10
 MAX_REQUESTS = 8
 """Concurrent requests of one caller: each waits for the store most of its time."""
 
@@ -83,6 +84,7 @@ class ObjectStorage:
     """
 
     max_requests = MAX_REQUESTS
+    gap_bytes = GAP_BYTES
     puts_may_come_late = True
     has_directories = False
     keeps_what_it_shows = True

@@ -127,6 +127,8 @@ class Storage(Protocol):
     """How to reach an object store, credentials included; empty for a directory."""
     max_requests: int
     """Number of concurrent requests that pays; 1 where a read costs no round trip."""
+    gap_bytes: int
+    """Unwanted bytes between two ranges that cost no more than to read them one by one."""
     puts_may_come_late: bool
     """Whether a put that failed here may be carried out later, as a delayed request may."""
     has_directories: bool

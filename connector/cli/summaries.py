@@ -70,8 +70,7 @@ def read_plan_as_json(explanation: ReadExplanation) -> dict[str, Any]:
                         "attempt": file.attempt,
                         "reads": [
                             {
-                                "offset": read.offset,
-                                "length": read.length,
+                                "ranges": [list(place) for place in read.ranges],
                                 "chunks": [[c.region, c.chunk] for c in read.chunks],
                             }
                             for read in file.reads

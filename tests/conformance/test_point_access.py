@@ -66,10 +66,11 @@ def test_the_reads_are_those_of_the_plan(path):
         for offset, length in ranges
     )
     expected = sorted(
-        (file.path, read.offset, read.length)
+        (file.path, *place)
         for group in plan.groups
         for file in group.files
         for read in file.reads
+        for place in read.ranges
     )
     assert found == expected
     assert [(group.first, group.end) for group in plan.groups] == [(12, 13), (WANTED, WANTED + 2)]

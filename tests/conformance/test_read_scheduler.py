@@ -501,7 +501,7 @@ def test_what_was_taken_back_is_planned_again_in_its_place():
     queue = ReadQueue(plan)
     [(file, reads)] = queue.plan(30, max_gap_bytes=0)
     assert (file, [len(r.chunks) for r in reads]) == (a, [3])
-    queue.add(file, reads[0], pa.py_buffer(bytes(30)))
+    queue.add(file, reads[0], [pa.py_buffer(bytes(30))])
     queue.look_ahead()
     assert queue.position == (1, 0)
     assert queue.take()[0][1].offset == 0
@@ -528,7 +528,11 @@ def test_a_round_keeps_to_its_bytes_and_takes_what_it_can(
     offset, chunks = 0, []
     for number, (gap, length) in enumerate(lengths):
         offset += gap
-        chunks.append(ChunkRead(0, number, 0, 1, offset, length))
+        first = length // 3  # of each third chunk its ends alone are wanted
+        pieces = ((offset, first), (offset + 2 * first, length - 2 * first))
+        is_cut = number % 3 == 2 and first
+        more = {"frames": (0, 2), "pieces": pieces} if is_cut else {}
+        chunks.append(ChunkRead(0, number, 0, 1, offset, length, **more))
         offset += length
     files = [unwritten_source(number, max_requests) for number in range(MAX_OPEN_FILES + 2)]
     queue = ReadQueue([(file, chunks) for file in files])
@@ -536,7 +540,7 @@ def test_a_round_keeps_to_its_bytes_and_takes_what_it_can(
     while len(found) < len(files) * len(chunks):
         planned = queue.plan(max_bytes, max_gap_bytes=max_gap)
         taken = [(file, chunk) for file, rs in planned for r in rs for chunk in r.chunks]
-        num_bytes = sum(read.length for _, reads in planned for read in reads)
+        num_bytes = sum(read.num_bytes for _, reads in planned for read in reads)
         assert num_bytes <= max_bytes or len(taken) == 1
         assert len(planned) <= max(max_requests, MAX_OPEN_FILES)
         found += taken

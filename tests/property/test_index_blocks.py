@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from arrow_format import merge_shuffle, open_shuffle
-from arrow_format.format import index_file
+from arrow_format import merge_shuffle, open_shuffle, write_shuffle
+from arrow_format.errors import CorruptShuffleError
+from arrow_format.format import column_frames, index_file
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.log.entry import decode_entry, encode_entry
@@ -19,6 +20,8 @@ from arrow_format.log.names import entry_path
 from arrow_format.model import BROADCAST
 from arrow_format.options import MERGE_BY, WriteOptions
 from arrow_format.read import partitioned_file
+from arrow_format.read.partitioned_file import PartitionedFileReader
+from arrow_format.storage.local import PosixStorage
 from arrow_format.write.merge_policy import MergePolicy
 from tests.support.exhaustive import times
 from tests.support.merges import FromColumn, numbered_batches
@@ -35,6 +38,12 @@ OPTIONS = st.builds(
 BLOCKS = st.sampled_from([1, 100, 400, index_file.BLOCK_BYTES])
 SMALL = st.sampled_from([0, partitioned_file.SMALL_BYTES])
 """Where 0, each block is a request of its own."""
+
+
+FRAMES = st.sampled_from([1, 100, column_frames.MIN_FRAME_BYTES])
+"""Bytes from which on a column has a frame of its own."""
+GAPS = st.sampled_from([0, 1, 50, 300, PosixStorage.gap_bytes])
+"""Bytes between frames that are read although nobody wants them."""
 
 
 def commit(path, n, tasks, options, sort_by):
@@ -71,6 +80,8 @@ def test_rows_of_any_ranges_columns_and_filters(data):
     with tempfile.TemporaryDirectory() as path, pytest.MonkeyPatch.context() as patch:
         patch.setattr(index_file, "BLOCK_BYTES", data.draw(BLOCKS))
         patch.setattr(partitioned_file, "SMALL_BYTES", data.draw(SMALL))
+        patch.setattr(column_frames, "MIN_FRAME_BYTES", data.draw(FRAMES))
+        patch.setattr(PosixStorage, "gap_bytes", data.draw(GAPS))
         commit(path, n, tasks, data.draw(OPTIONS), sort_by)
         written = rows_of(n, tasks)
         shuffle = open_shuffle(path)
@@ -143,3 +154,41 @@ def check(shuffle, written, data):
             ends = (min(values), max(values)) if values else (None, None)
             (extremes,) = shuffle.min_max(["v"], filter=condition).values()
             assert tuple(end.as_py() for end in extremes) == ends
+
+
+@settings(max_examples=times(40, 400))
+@given(st.data())
+def test_damage_of_a_frame_is_seen_by_who_reads_its_columns_and_by_nobody_else(data):
+    ids = data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=60))
+    with tempfile.TemporaryDirectory() as path, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(column_frames, "MIN_FRAME_BYTES", data.draw(FRAMES))
+        patch.setattr(PosixStorage, "gap_bytes", data.draw(GAPS))
+        options = WriteOptions(sync=False, sort_buffer_bytes=1 << 10, chunk_bytes=200)
+        rows = numbered_batches(ids, 0)
+        write_shuffle(rows, path, num_subpartitions=5, keys="p", options=options)
+        (output,) = open_shuffle(path).map_outputs
+        (file,) = output.files
+        regions = PartitionedFileReader(PosixStorage(path), file).regions
+        region = data.draw(st.sampled_from(regions))
+        chunk = data.draw(st.integers(0, len(region.chunks) - 1))
+        frames = region.chunks.frames(chunk)
+        frame = data.draw(st.integers(0, len(frames.length) - 1))
+        damaged = {SCHEMA.names[i] for i in frames.columns_of(frame)}
+        byte = data.draw(st.integers(0, frames.length[frame] - 1))
+        stored = bytearray(Path(path, file.data_path).read_bytes())
+        stored[int(region.chunks.offset[chunk]) + frames.edges[frame] + byte] ^= 1 << data.draw(
+            st.integers(0, 7)
+        )
+        Path(path, file.data_path).write_bytes(stored)
+        shuffle = open_shuffle(path)
+        columns = data.draw(st.lists(st.sampled_from(SCHEMA.names), unique=True))
+        checks = data.draw(st.booleans())
+        if checks:
+            shuffle = shuffle.checking()
+        if damaged.isdisjoint(columns) and not (checks and "p" in damaged):
+            assert shuffle.read(columns=columns).read_all().num_rows == len(ids)
+            return
+        with pytest.raises(CorruptShuffleError) as raised:
+            shuffle.read(columns=columns).read_all()
+        for what in (file.data_path, f"region {region.number}", f"chunk {chunk}", *damaged):
+            assert what in str(raised.value)

@@ -41,6 +41,7 @@ class _Simulated:
     """Before the paths of its files, among those of all."""
     options = StorageOptions()
     max_requests = 1
+    gap_bytes = 64 << 10
 
     def check_puts(self, *, for_long: bool = False) -> None:
         """Do nothing: it keeps them."""

@@ -1,7 +1,7 @@
 """The read planner against models that walk row by row."""
 
 from dataclasses import replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 import pytest
@@ -14,11 +14,13 @@ from arrow_format.format.regions import PrefixSums, Region, RegionKind
 from arrow_format.read import plan
 from arrow_format.read.plan import (
     ChunkRead,
+    bytes_to_read,
     check_subpartitions,
     extent_of,
     group_adjacent,
     merge_reads,
     plan_chunks,
+    with_frames,
 )
 from arrow_format.write.clustering import cluster, cut_chunks
 from arrow_format.write.region_builder import RegionBuilder
@@ -116,24 +118,66 @@ def test_a_broadcast_region_is_wanted_whole_by_every_range():
         assert sum(r.end_row - r.first_row for r in plan_chunks([region], first, end, 5)) == 9
 
 
-@given(files(), st.integers(0, 3_000), st.integers(1, 10_000))
-def test_merged_reads_keep_their_bounds(case, max_gap, most):
-    n, regions, first, end = case
-    planned = list(plan_chunks(regions, first, end, n))
+@st.composite
+def cut_chunks_of(draw):
+    """Chunks of a file, of some of which a few frames are wanted, with the lengths of all."""
+    offset, chunks = 8, []
+    lengths = st.lists(st.integers(1, 40), min_size=1, max_size=6)
+    for number, frames in enumerate(draw(st.lists(lengths, min_size=1, max_size=12))):
+        offset += draw(st.integers(0, 60))
+        wanted = draw(st.sets(st.integers(0, len(frames) - 1)))
+        chunk = ChunkRead(0, number, 0, 1, offset, sum(frames))
+        chunks.append((with_frames(chunk, sorted(wanted), frames, draw(GAPS)), frames, wanted))
+        offset += sum(frames)
+    return chunks
+
+
+GAPS = st.integers(0, 90)
+
+
+@given(cut_chunks_of(), GAPS, st.integers(1, 300))
+def test_merged_reads_have_what_is_wanted_and_keep_their_bounds(cases, max_gap, most):
+    planned = [chunk for chunk, *_ in cases]
     reads = list(merge_reads(planned, max_gap_bytes=max_gap, max_read_bytes=most))
     assert [chunk for read in reads for chunk in read.chunks] == planned
     for read in reads:
-        offsets = [chunk.offset for chunk in read.chunks]
-        ends = [chunk.offset + chunk.length for chunk in read.chunks]
-        assert (read.offset, read.length) == (offsets[0], ends[-1] - offsets[0])
-        assert read.length <= most or len(read.chunks) == 1
-        for behind, before in zip(ends, offsets[1:], strict=False):
-            assert 0 <= before - behind <= max_gap
+        num_bytes = sum(length for _, length in read.ranges)
+        assert read.num_bytes == num_bytes
+        assert num_bytes <= most or sum(bool(chunk.ranges) for chunk in read.chunks) == 1
+        for one, two in pairwise(read.ranges):
+            assert two[0] - sum(one) > max_gap
+        bytes_read = {byte for at, length in read.ranges for byte in range(at, at + length)}
+        wanted = [[*range(at, at + length)] for chunk in read.chunks for at, length in chunk.ranges]
+        assert bytes_read >= {byte for piece in wanted for byte in piece}
+        # What is read besides lies between, and is little.
+        ends = {end for start, *_, end in ([piece[0], *piece] for piece in wanted)}
+        for start, length in read.ranges:
+            assert start + length - 1 in ends
     # Neighbours stand apart because joining them would break a bound.
     for one, two in pairwise(reads):
-        gap = two.offset - (one.offset + one.length)
-        joined = two.chunks[0].offset + two.chunks[0].length - one.offset
-        assert gap < 0 or gap > max_gap or joined > most
+        if one.ranges and two.ranges:
+            gap = two.ranges[0][0] - sum(one.ranges[-1])
+            more, _ = bytes_to_read(two.chunks[0], sum(one.ranges[-1]), max_gap)
+            assert gap > max_gap or one.num_bytes + more > most
+
+
+@given(cut_chunks_of(), GAPS)
+def test_the_frames_of_a_chunk_are_read_alone_where_that_saves_a_gap(cases, max_gap):
+    for chunk, frames, wanted in cases:
+        whole = replace(chunk, frames=None, pieces=None)
+        edges = [chunk.offset, *(chunk.offset + end for end in accumulate(frames))]
+        found = with_frames(whole, sorted(wanted), frames, max_gap)
+        of_frames = {byte for i in wanted for byte in range(edges[i], edges[i + 1])}
+        of_pieces = [byte for at, length in found.ranges for byte in range(at, at + length)]
+        if found == whole:
+            ends = sorted([edges[0] - 1, *of_frames, edges[-1]])
+            assert all(after - before - 1 <= max_gap for before, after in pairwise(ends))
+            assert of_pieces == [*range(edges[0], edges[-1])]
+        else:
+            assert found.frames == tuple(sorted(wanted))
+            assert of_pieces == sorted(of_frames)
+            assert all(two[0] > sum(one) for one, two in pairwise(found.ranges))
+            assert found.num_bytes == len(of_frames)
 
 
 @pytest.mark.parametrize(
