@@ -263,12 +263,17 @@ def damages(original: bytes, places: range, seed: int) -> Iterator[tuple[str, by
     yield "zeros", bytes(len(original))
 
 
-def reader_of(sound: Sound, kind: str) -> Callable[[], object]:
-    """Return the function that reads all files of one kind as every reader does, and no others."""
+def reader_of(sound: Sound, kind: str, file: Path) -> Callable[[], object]:
+    """Return the function that reads a file of one kind as every reader does, and few others."""
     storage = PosixStorage(str(sound.path))
     log = CommitLog(storage)
     snapshot = log.snapshot()
     version, outputs = snapshot.newest, snapshot.map_outputs
+    if kind in ("data", "index"):
+        stem = file.name.partition(".")[0]
+        its = [each for each in outputs if any(stem in one.path for one in each.files)]
+        assert len(its) == 1
+        outputs = MapOutputs.of(its)
     held = IndexCache(storage)
     scheduler = ReadScheduler(read_ahead=False)
 
@@ -297,6 +302,13 @@ def seen(snapshot: Snapshot) -> tuple[object, ...]:
     return snapshot.newest, list(snapshot.map_outputs), [each.tolist() for each in snapshot.totals]
 
 
+def overwrite(file: Path, content: bytes) -> None:
+    """Write over what is there: a file that is emptied first may have to wait for its disk."""
+    with file.open("r+b") as opened:
+        opened.write(content)
+        opened.truncate()
+
+
 @guarantee("noticed damage")
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_flip_and_every_truncation(sound, kind):
@@ -310,7 +322,7 @@ def test_every_flip_and_every_truncation(sound, kind):
         pytest.skip("this shape has no further directories")
     file = files[-1]
     original = file.read_bytes()
-    read = reader_of(sound, kind)
+    read = reader_of(sound, kind, file)
     expected = read()
     is_plain = sound.path.parent.name.startswith("plain")
     most = len(original) if IS_NIGHT or (is_plain and kind != "index") else 135
@@ -321,7 +333,7 @@ def test_every_flip_and_every_truncation(sound, kind):
     noticed = 0
     try:
         for what, damaged in damages(original, every, len(original)):
-            file.write_bytes(damaged)
+            overwrite(file, damaged)
             try:
                 assert read() == expected, what
                 assert has_spare, what
@@ -330,7 +342,7 @@ def test_every_flip_and_every_truncation(sound, kind):
                 check_blame(sound, str(error))
             TRIED[what] += 1
         for what, damaged in damages(original, some, 1):
-            file.write_bytes(damaged)
+            overwrite(file, damaged)
             is_noticed = outcome(sound, also_a_part=True)
             assert is_noticed or has_spare, what
             TRIED[f"{what}, all read"] += 1
@@ -348,7 +360,7 @@ def test_verify_notices_every_flip_of_the_data_and_the_index(sound, kind):
     original = file.read_bytes()
     try:
         for i in range(0, len(original), 1 if IS_NIGHT else 1 + len(original) // 60):
-            file.write_bytes(original[:i] + bytes([original[i] ^ 0x10]) + original[i + 1 :])
+            overwrite(file, original[:i] + bytes([original[i] ^ 0x10]) + original[i + 1 :])
             (problem,) = open_shuffle(sound.path).verify(raise_on_damage=False).problems
             assert file.name in str(problem)
             TRIED["bit, verified"] += 1
@@ -584,7 +596,7 @@ def test_samples_of_larger_shuffles(tmp_path):
             file = rng.choice(files)
             original = file.read_bytes()
             what, damaged = sampled(rng, original)
-            file.write_bytes(damaged)
+            overwrite(file, damaged)
             is_noticed = outcome(sound, also_a_part=True)
             if not is_noticed and damaged != original:  # then nobody but verify looks there
                 assert file.suffix in (".data", ".index"), (file.name, what)
