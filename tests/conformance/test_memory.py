@@ -150,7 +150,7 @@ print(base, peak, largest, BUFFER)
 
 
 @guarantee("map task memory")
-@exhaustive("codec", "gigabytes", least=8)
+@exhaustive("codec", "gigabytes")
 @pytest.mark.parametrize(
     ("shape", "codec", "gigabytes"),
     [
@@ -181,7 +181,7 @@ def test_peak_memory_of_a_streamed_write(tmp_path, shape, codec, gigabytes):
 
 
 @guarantee("map task memory")
-@exhaustive("codec", "threads", least=3)
+@exhaustive("codec", "threads")
 @pytest.mark.parametrize("threads", [2, 3])
 @pytest.mark.parametrize(
     ("shape", "codec", "gigabytes"),

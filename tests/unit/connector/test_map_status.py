@@ -115,9 +115,9 @@ print(resident_bytes() - before)
 
 
 def test_neither_a_write_nor_a_merge_keeps_totals_of_single_tasks(tmp_path):
-    n, tasks = 100_000, 400
+    n, tasks = 100_000, 200
     of_write, of_merge = figures_of(DRIVER, tmp_path / "s", n, tasks)
     all_totals = tasks * n * 2 * np.dtype(np.int64).itemsize
-    assert all_totals == 640_000_000
+    assert all_totals == 320_000_000
     assert of_write < 128 << 20
     assert of_merge < 128 << 20

@@ -311,7 +311,7 @@ def test_the_question_reads_as_much_of_a_long_log_as_of_a_short_one(path, undone
         rollback_shuffle(path, 2, undo_deletions=True)
     reads = []
     with small_segments(segment=64, interval=4):
-        for start, end in ((10, 30), (30, 190)):
+        for start, end in ((10, 30), (30, 110)):
             for key in range(start, end):
                 write(path, [key])
             storage = RecordingStorage(path)

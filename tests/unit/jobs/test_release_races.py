@@ -21,6 +21,7 @@ from arrow_format.jobs.back_pressure import unconsumed
 from arrow_format.jobs.release import DueRelease
 from arrow_format.storage.open import PosixStorage, open_storage
 from tests.support.consumers import ConsumerRegistry
+from tests.support.exhaustive import every
 from tests.support.interrupted_storage import before_calls
 from tests.support.results import rows, take, write
 
@@ -82,8 +83,7 @@ def test_collections_while_a_release_is_put_leave_it_readable(tmp_path):
 
 def test_a_collection_at_any_step_of_a_release_is_no_error(tmp_path):
     """Others consume and collect between any two operations on storage."""
-    step, came = 0, True
-    while came:
+    for step in every(2):
         path = tmp_path / str(step)
         for value in range(3):
             write(path, value, result_type="PIPELINED")
@@ -103,7 +103,8 @@ def test_a_collection_at_any_step_of_a_release_is_no_error(tmp_path):
         came = next(calls) > step
         assert rows(open_shuffle(path)) == ([4] if came else [2])
         assert open_shuffle(path).verify().ok
-        step += 1
+        if not came:
+            break
     assert step > 8
 
 

@@ -32,6 +32,7 @@ from arrow_format.operators.hash_join import Indexed, join_blocks
 from arrow_format.operators.join import join_range
 from arrow_format.operators.join_plan import JoinedColumn, JoinPlan, plan_join
 from arrow_format.operators.key_index import NO_ROW, KeyIndex
+from tests.support.exhaustive import exhaustive
 
 FAST = WriteOptions(sync=False)
 KINDS = ["inner", "left", "right", "full", "semi", "anti"]
@@ -295,6 +296,7 @@ def expected_rows(orders, items, how):
     return Counter(rows)
 
 
+@exhaustive(least=9)
 @pytest.mark.parametrize("how", KINDS)
 @pytest.mark.parametrize("group_bytes", [100, 2_000, 48 << 20])
 def test_ranges_join_as_the_model_says(shuffles, how, group_bytes):

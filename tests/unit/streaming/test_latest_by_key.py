@@ -48,7 +48,7 @@ def test_many_keys_go_to_disk_and_come_back_once_each(tmp_path):
     peak = []
 
     def seen():
-        for batch in batches_of(120_000, 40_000):
+        for batch in batches_of(60_000, 25_000):
             yield batch
             peak.append(len(list(tmp_path.iterdir())))
 
@@ -56,7 +56,7 @@ def test_many_keys_go_to_disk_and_come_back_once_each(tmp_path):
     assert max(peak) == 1  # a scratch directory; the test would be of no use without
     rows = [row for batch in result for row in batch["row"].to_pylist()]
     assert len(rows) == len(set(rows))
-    assert latest_of(result) == latest_of(batches_of(120_000, 40_000))
+    assert latest_of(result) == latest_of(batches_of(60_000, 25_000))
     assert all(batch["s"].to_pylist() == list(map(str, batch["k"].to_pylist())) for batch in result)
     assert max(batch.nbytes for batch in result) <= MEMORY // 3
     assert not list(tmp_path.iterdir())

@@ -19,6 +19,7 @@ from arrow_format.storage.open import ObjectExistsError, ObjectNotFoundError, op
 from arrow_format.streaming import lease as lease_module
 from arrow_format.streaming.lease import Lease, take_lease
 from tests.support.consumers import ConsumerRegistry
+from tests.support.exhaustive import part, times
 from tests.support.guarantees import guarantee
 
 ELSEWHERE = replace(this_process(), host="another", boot="another boot")
@@ -208,7 +209,7 @@ OTHERS = {
 
 def interleave(begin, others):
     """Let others come in at each call of the first process, and that one at each of theirs."""
-    for before in range(12):
+    for before in part(range(12), 4):
         during, longest = 0, 1
         while during <= longest:
             world, act = begin()
@@ -245,7 +246,7 @@ def test_a_registration_into_which_others_come_at_any_call(others):
 
 
 @guarantee("progress")
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=times(60, 300), deadline=None)
 @given(
     turns=st.lists(st.tuples(st.integers(0, 4), st.integers(1, 7)), max_size=30),
     lost=st.sets(st.integers(1, 30), max_size=3),

@@ -13,6 +13,7 @@ from arrow_format import (
     RangePartitioner,
     write_shuffle,
 )
+from tests.support.exhaustive import exhaustive
 from tests.support.foreign_writer import append_misplaced
 from tests.support.guarantees import guarantee
 from tests.support.session_in_process import SessionInProcess
@@ -48,6 +49,7 @@ def written(path, partitioner, place=None, table=ITEMS):
 
 
 @guarantee("checked joins")
+@exhaustive(least=8)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("target", [1, 1 << 30])
 @pytest.mark.parametrize("filter", [None, "v >= 123 AND v < 124"])
