@@ -209,7 +209,9 @@ class ChunkTable:
     @property
     def nbytes(self) -> int:
         """Bytes of memory that it takes, about."""
-        return sum(values.nbytes for values in self.arrays().values())
+        of_chunks = self.first_row.nbytes + self.num_rows.nbytes + self.offset.nbytes
+        of_columns = self.column_frame.nbytes + self.column_raw_length.nbytes
+        return of_chunks + of_columns + self.frame_length.nbytes + self.frame_crc32.nbytes
 
     def wanted_frames(
         self, chunk: int, columns: Sequence[int]

@@ -84,6 +84,13 @@ class PrefixSums:
         inside = int(sums.searchsorted(total - self._before_blocks[block], "right"))
         return min(first + inside, len(self.values))
 
+    def positions(self, *totals: int) -> list[int]:
+        """Return :meth:`position` of several sums."""
+        if len(self.values) > _BLOCK:
+            return [self.position(total) for total in totals]
+        sums = self.values.cumsum(dtype=np.int64)
+        return sums.searchsorted(totals, "right").tolist()  # type: ignore[no-any-return]
+
     def between(self, first: int, end: int) -> Int64Array:
         """Return the sums before each position from ``first`` to ``end``, both included."""
         sums = np.empty(end - first + 1, np.int64)
@@ -145,9 +152,12 @@ class Region:
     def rank_extent(self, first_rank: int, end_rank: int) -> tuple[int, int]:
         """Return the rows ``[first, end)`` of a range of ranks of a unicast region."""
         if self.rank_gaps is not None:
-            first_rank = self.rank_gaps.position(first_rank)
-            end_rank = self.rank_gaps.position(end_rank)
-        return self.rank_rows.before(first_rank), self.rank_rows.before(end_rank)
+            first_rank, end_rank = self.rank_gaps.positions(first_rank, end_rank)
+        start = self.rank_rows.before(first_rank)
+        if end_rank - first_rank < _BLOCK:  # as of few subpartitions, which are asked for often
+            rows = self.rank_rows.values[first_rank:end_rank]
+            return start, start + int(rows.sum(dtype=np.int64))
+        return start, self.rank_rows.before(end_rank)
 
     def ranks_of_rows(self, first: int, end: int) -> tuple[Int64Array, Int64Array]:
         """Return the ranks of the rows ``[first, end)``, ascending, and the row where each starts.

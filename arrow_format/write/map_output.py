@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from arrow_format.write.sort_buffer import SortedRegion
 
 MAX_INDEX_BYTES = 16 << 20
-"""A partitioned file whose index grows past this is finished and the next one is begun, so that the
-memory for indexes is bounded however much a map task writes."""
+"""A file whose regions take more in memory is finished and the next one is begun: a map task may
+write any number of bytes, and encoding its index takes some six times as much (124 MB for 20)."""
 
 
 class MapOutputWriter:

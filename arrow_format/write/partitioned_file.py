@@ -129,13 +129,9 @@ class PartitionedFileWriter:
 
     @property
     def index_bytes(self) -> int:
-        """Approximate bytes that the regions written so far take in memory and in the index."""
-        return sum(
-            region.rank_rows.values.nbytes
-            + (0 if region.rank_gaps is None else region.rank_gaps.values.nbytes)
-            + len(region.chunks) * (37 + _STATISTICS_BYTES * len(self._statistics))
-            for region in self._regions
-        )
+        """Approximate bytes that what the index will say of the regions takes in memory."""
+        per_chunk = _STATISTICS_BYTES * len(self._statistics)
+        return sum(region.nbytes + per_chunk * len(region.chunks) for region in self._regions)
 
     @property
     def regions(self) -> tuple[Region, ...]:
