@@ -15,6 +15,7 @@ from arrow_format.arrays.buffers import to_numpy
 from arrow_format.errors import OptionError
 from arrow_format.format.regions import RegionKind
 from arrow_format.jobs.merge_work import MapOutputMerges, SubpartitionMerge
+from arrow_format.jobs.rebased_merge import RebasedMerge
 from arrow_format.jobs.replacement import Replacement, expiry_is_conflict, replace_outputs
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.conflicts import check_expected, check_version_number
@@ -276,7 +277,13 @@ def merge_with(
 
     with expiry_is_conflict("merge", shuffle):
         replaced, merged = replace_outputs(
-            "merge", shuffle, options, work.num_tasks, write, expected_version
+            "merge",
+            shuffle,
+            options,
+            work.num_tasks,
+            write,
+            expected_version,
+            fit=lambda job: RebasedMerge(shuffle.snapshot, job).fitted,
         )
     return MergeReport(
         plan,

@@ -18,7 +18,7 @@ from arrow_format.log.commit_log import CommitLog, draft
 from arrow_format.log.conflicts import Claims, check_needs
 from arrow_format.log.delta import compose
 from arrow_format.log.entry import TAKE_NOTHING
-from arrow_format.log.outputs import MapOutputs
+from arrow_format.log.outputs import NO_OUTPUTS, MapOutputs
 from arrow_format.log.reader import has_expired
 from arrow_format.log.snapshot import Snapshot
 from arrow_format.storage.credentials import check_end
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from arrow_format.options import WriteOptions
     from arrow_format.read.shuffle import Shuffle
 
+    Fit = Callable[
+        [Sequence["Replacement"], Totals, MapOutputs], tuple[Sequence["Replacement"], Totals]
+    ]
     Complete = Callable[[LogEntry, LogView, Callable[[], Snapshot]], LogEntry]
 
 
@@ -151,6 +154,7 @@ def replace_outputs(
     write: Callable[[ShuffleJob], tuple[list[Replacement], Totals]],
     expected_version: int | None,
     complete: Complete | None = None,
+    fit: Callable[[ShuffleJob], Fit] | None = None,
 ) -> tuple[Snapshot, Snapshot]:
     """Write map outputs, and publish them in the place of others, as a version.
 
@@ -159,7 +163,9 @@ def replace_outputs(
     the new version, behind the rest. ``expected_version`` is the version after which no other
     writer may have changed rows, if any. ``complete`` adds to the draft of the entry what is known
     once its number is, of the log there and of the version that it replaces; to compose that takes
-    time. Returns the version that was replaced, and the new one.
+    time. ``fit`` makes of a job a function that fits replacements, and what they add to totals, to
+    the map outputs of the newest version, where these are others. Returns the version that was
+    replaced, and the new one.
 
     On any failure what was written is removed. Raises CommitConflictError where an input is not
     part of the newest version any more, or rows were changed after the expected version;
@@ -172,7 +178,7 @@ def replace_outputs(
         job.make_directories()
         replacements, added = write(job)
         replaced, committed = _commit(
-            operation, job, replacements, added, expected_version, complete
+            operation, job, replacements, added, expected_version, complete, fit
         )
     except BaseException as error:
         abort_after(job, error)
@@ -190,17 +196,26 @@ def _commit(
     added: Totals,
     expected_version: int | None,
     complete: Complete | None,
+    fit: Callable[[ShuffleJob], Fit] | None,
 ) -> tuple[Snapshot, Snapshot]:
     log = CommitLog(job.storage)
     current = _Current(log)
-    inputs = MapOutputs.of(chain.from_iterable(change.inputs for change in replacements))
-    outputs = MapOutputs.of(chain.from_iterable(change.outputs for change in replacements))
-    if not any(output.column_ids for output in outputs):  # else they are inputs with a mask
-        outputs = outputs.with_columns(job.known)
-    claims = Claims(expected_version, inputs)
+    fitted = None if fit is None else fit(job)
+    inputs = outputs = NO_OUTPUTS
+    totals = added
 
     def decide(view: LogView) -> LogEntry:
+        nonlocal inputs, outputs, totals
         composed = current.look(view)
+        if composed is not None:
+            changes = replacements
+            if fitted is not None:
+                changes, totals = fitted(replacements, added, composed.map_outputs)
+            inputs = MapOutputs.of(chain.from_iterable(change.inputs for change in changes))
+            outputs = MapOutputs.of(chain.from_iterable(change.outputs for change in changes))
+            if not any(output.column_ids for output in outputs):  # else inputs with a mask
+                outputs = outputs.with_columns(job.known)
+        claims = Claims(expected_version, inputs)
         check_needs(operation, log, view, claims, composed.map_outputs if composed else None)
         entry = draft(
             view,
@@ -208,7 +223,7 @@ def _commit(
             job_id=job.job_id,
             map_outputs=outputs,
             removed=inputs.keys,
-            totals=added,
+            totals=totals,
         )
         return entry if complete is None else complete(entry, view, current.version)
 

@@ -1,15 +1,18 @@
 """Deletion by key against pandas: any data, keys, layout, appends and merges in any order."""
 
+import contextlib
 import tempfile
 from datetime import timedelta
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arrow_format import (
+    CommitConflictError,
     HashPartitioner,
     MergePolicy,
     RangePartitioner,
@@ -22,6 +25,7 @@ from arrow_format import (
 )
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.jobs.merge_work import MapOutputMerges, SubpartitionMerge
 from arrow_format.jobs.target import open_target
 from arrow_format.model import BROADCAST
 from tests.support.exhaustive import times
@@ -54,7 +58,8 @@ def programs(draw):
         st.just("append"), st.lists(st.lists(key, max_size=25), min_size=1, max_size=3)
     )
     delete = st.tuples(st.sampled_from(["delete", "mask"]), st.lists(key, max_size=4))
-    merge = st.tuples(st.just("merge"), st.sampled_from(["never", "always"]))
+    how = st.sampled_from(["never", "always", "subpartition"])
+    merge = st.tuples(st.just("merge"), st.tuples(how, st.lists(key, max_size=3)))
     first = draw(append)
     steps = draw(st.lists(st.one_of(append, delete, delete, merge), max_size=6))
     return types, [first, *steps]
@@ -70,6 +75,21 @@ def comparable(frame):
         ]
         texts.append(pd.Series(values, index=frame.index, dtype=object))
     return pd.Series(list(zip(*texts, strict=True)), index=frame.index, dtype=object)
+
+
+@contextlib.contextmanager
+def after_its_writes(act):
+    """Do something after a merge has written all files, and before it commits them."""
+    with pytest.MonkeyPatch.context() as patch:
+        for kind in (MapOutputMerges, SubpartitionMerge):
+
+            def replacements(self, job, statuses, real=kind.replacements):
+                found = real(self, job, statuses)
+                act()
+                return found
+
+            patch.setattr(kind, "replacements", replacements)
+        yield
 
 
 def frames(shuffle, names):
@@ -107,6 +127,18 @@ def test_deletions_are_those_of_pandas(program, codec, sort_by, kind):
         "range": RangePartitioner(keys=names, bounds=bounds),
     }[kind]
     count = 0
+
+    def table_of(keys):
+        columns = [pa.array([key[i] for key in keys], type_) for i, type_ in enumerate(types)]
+        return pa.table(columns, names)
+
+    def left_of(before, keys):
+        columns = {
+            name: pd.Series([key[i] for key in keys], dtype=object) for i, name in enumerate(names)
+        }
+        gone = set(comparable(pd.DataFrame(columns))) if keys else set()
+        return [frame[~frame["key"].isin(gone)].reset_index(drop=True) for frame in before]
+
     with tempfile.TemporaryDirectory() as path:
         for what, argument in steps:
             before = frames(open_shuffle(path), names) if count else []
@@ -130,22 +162,27 @@ def test_deletions_are_those_of_pandas(program, codec, sort_by, kind):
                     statuses.append(run_map_task(job, task, 0, parts))
                 commit_job(job, statuses, mode="append")
             elif what == "merge":
-                policy = MergePolicy(rewrite=argument)
-                merge_shuffle(path, policy=policy, options=options)
-                assert all(map(pd.DataFrame.equals, before, frames(open_shuffle(path), names)))
+                how, masked = argument
+                by = {"by": how} if how == "subpartition" else {"policy": MergePolicy(rewrite=how)}
+                keys_meanwhile = table_of(masked)
+
+                done = []
+
+                def mask(keys=keys_meanwhile, done=done):
+                    done.append(True)
+                    if keys.num_rows:
+                        delete_rows(path, keys, erase=False, options=options)
+
+                with after_its_writes(mask), contextlib.suppress(CommitConflictError):
+                    # Where rows in order were joined, it is not known which these are.
+                    merge_shuffle(path, options=options, **by)
+                expected = left_of(before, masked if done else [])
+                assert all(map(pd.DataFrame.equals, expected, frames(open_shuffle(path), names)))
             else:
-                columns = [
-                    pa.array([key[i] for key in argument], type_) for i, type_ in enumerate(types)
-                ]
                 receipt = delete_rows(
-                    path, pa.table(columns, names), erase=what == "delete", options=options
+                    path, table_of(argument), erase=what == "delete", options=options
                 )
-                given_keys = pd.DataFrame(
-                    {n: pd.Series([key[i] for key in argument], dtype=object)
-                     for i, n in enumerate(names)}
-                )  # fmt: skip
-                gone = set(comparable(given_keys)) if argument else set()
-                expected = [f[~f["key"].isin(gone)].reset_index(drop=True) for f in before]
+                expected = left_of(before, argument)
                 shuffle = open_shuffle(path)
                 actual = frames(shuffle, names)
                 assert [f["v"].tolist() for f in actual] == [f["v"].tolist() for f in expected]

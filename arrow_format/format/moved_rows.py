@@ -1,0 +1,102 @@
+"""Where rows of some files are in files that were made of them: their order is kept. Pure.
+
+A merge changes neither the rows of a subpartition nor their order. So the same number of rows of
+it comes before a row in the inputs, without those that were gone, and in the outputs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from arrow_format.format.regions import RegionKind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from arrow_format.format.masks import RowMask
+    from arrow_format.format.regions import Region
+    from arrow_format.model import Int64Array
+
+Rows = dict[int, "Int64Array"]
+"""Rows of regions of a file, ascending, by the region's number."""
+
+
+def moved_rows(
+    rows: Sequence[Mapping[int, Int64Array]],
+    before: Sequence[tuple[Sequence[Region], RowMask | None]],
+    after: Sequence[Sequence[Region]],
+    num_subpartitions: int,
+) -> list[Rows]:
+    """Return where rows of some files are in the files that were made of them.
+
+    Parameters
+    ----------
+    rows
+        Of each file before, none of which was gone when the others were made.
+    before
+        Of each file its regions, whole, and the rows that were gone, which were not written again.
+    after
+        Regions of each new file, whole. Both are in reading order.
+    num_subpartitions
+        By which all of them have rows.
+    """
+    numbers, ordinals = _ordinals(rows, before, num_subpartitions)
+    seen = np.zeros(num_subpartitions + 1, np.int64)
+    found: list[Rows] = []
+    for regions in after:
+        of_file: dict[int, Int64Array] = {}
+        for region in regions:
+            ids, edges = _slots(region, num_subpartitions)
+            first = np.full(num_subpartitions + 1, -1, np.int64)
+            counts = np.zeros(num_subpartitions + 1, np.int64)
+            first[ids], counts[ids] = edges[:-1], np.diff(edges)
+            at = ordinals - seen[numbers]
+            is_here = (at >= 0) & (at < counts[numbers])
+            if is_here.any():
+                of_file[region.number] = np.sort(first[numbers[is_here]] + at[is_here])
+            seen += counts
+        found.append(of_file)
+    return found
+
+
+def _ordinals(
+    rows: Sequence[Mapping[int, Int64Array]],
+    before: Sequence[tuple[Sequence[Region], RowMask | None]],
+    num_subpartitions: int,
+) -> tuple[Int64Array, Int64Array]:
+    """Return the subpartition of each row, and how many rows of it that were left come before."""
+    seen = np.zeros(num_subpartitions + 1, np.int64)
+    numbers, ordinals = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for wanted, (regions, mask) in zip(rows, before, strict=True):
+        gone = {} if mask is None else mask.rows()
+        for region in regions:
+            ids, edges = _slots(region, num_subpartitions)
+            gone_before = np.zeros(len(edges), np.int64)
+            of_region = gone.get(region.number)
+            if of_region is not None:
+                gone_before = np.searchsorted(of_region, edges)
+            asked = wanted.get(region.number)
+            if asked is not None:
+                slot = np.searchsorted(edges, asked, side="right") - 1
+                own = asked - edges[slot]
+                if of_region is not None:
+                    own -= np.searchsorted(of_region, asked) - gone_before[slot]
+                numbers.append(ids[slot])
+                ordinals.append(seen[ids[slot]] + own)
+            seen[ids] += np.diff(edges) - np.diff(gone_before)
+    return np.concatenate(numbers), np.concatenate(ordinals)
+
+
+def _slots(region: Region, num_subpartitions: int) -> tuple[Int64Array, Int64Array]:
+    """Return the subpartitions with rows, in their order, and where each starts, then the end.
+
+    Broadcast rows are of one more.
+    """
+    if region.kind is RegionKind.BROADCAST:
+        return np.array([num_subpartitions]), np.array([0, region.num_rows])
+    ranks, edges = region.ranks_of_rows(0, region.num_rows)
+    present = np.flatnonzero(np.diff(edges))
+    ids = (ranks[present] + region.first_subpartition) % num_subpartitions
+    return ids, np.append(edges[present], region.num_rows)

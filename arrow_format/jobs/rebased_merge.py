@@ -1,0 +1,130 @@
+"""What is left of a merge when others were faster: masks are carried over, lost inputs left out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow.compute as pc
+
+from arrow_format.arrays.buffers import to_numpy
+from arrow_format.format.moved_rows import moved_rows
+from arrow_format.jobs.mask_rows import MaskedRows, mask_rows
+from arrow_format.log.outputs import MapOutputs, key_of
+from arrow_format.log.totals import sum_totals
+from arrow_format.read.index_cache import IndexCache
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from arrow_format.format.regions import Region
+    from arrow_format.jobs.job import ShuffleJob
+    from arrow_format.jobs.replacement import Replacement
+    from arrow_format.log.snapshot import Snapshot
+    from arrow_format.log.totals import Totals
+    from arrow_format.model import Int64Array, MapOutput
+    from arrow_format.read.partitioned_file import PartitionedFileReader
+
+
+class RebasedMerge:
+    """Fits the replacements of a merge of a version to what has become of that.
+
+    A mask that was put on an input meanwhile becomes one of the outputs, since a merge keeps the
+    order of rows. A replacement is left out of which an input is gone; or, of sorted rows that were
+    joined, masked: where they are now only their keys say.
+    """
+
+    def __init__(self, version: Snapshot, job: ShuffleJob) -> None:
+        self._version = version.newest
+        self._job = job
+        self._indexes = IndexCache(job.storage)
+
+    def fitted(
+        self, changes: Sequence[Replacement], added: Totals, now: MapOutputs
+    ) -> tuple[Sequence[Replacement], Totals]:
+        """Return those that can be committed, and what they add to totals.
+
+        ``now`` are the map outputs of the newest version. Where none can be, all are returned.
+        Raises CorruptShuffleError where a mask or an index cannot be read, and StorageError where a
+        mask could not be put.
+        """
+        inputs = MapOutputs.of(each for change in changes for each in change.inputs)
+        if to_numpy(pc.is_in(inputs.places, now.places)).all():
+            return changes, added
+        there = {key_of(output): output for output in now.among(inputs.keys)}
+        n = self._job.num_subpartitions
+        fitted = []
+        for change in changes:
+            known = [there.get(key_of(each)) for each in change.inputs]
+            carried = self._carried(change, known)
+            if carried is None:
+                lost = self._totals(change.outputs), self._totals(change.inputs)
+                added = sum_totals([added, lost[1]], n)
+                added = added[0] - lost[0][0], added[1] - lost[0][1]
+            else:
+                fitted.append(carried)
+        return (fitted, added) if fitted else (changes, added)
+
+    def _carried(
+        self, change: Replacement, known: Sequence[MapOutput | None]
+    ) -> Replacement | None:
+        """Return a replacement of inputs as they are now; None where it cannot be one."""
+        now = [output for output in known if output is not None]
+        if len(now) < len(known) or [each.position for each in now] != [
+            each.position for each in change.inputs
+        ]:
+            return None
+        if now == [*change.inputs]:
+            return change
+        before, later = self._opened(change.inputs), self._opened(now)
+        after = self._opened(change.outputs)
+        regions = [[*index.regions] for index in after]
+        if self._version.sort_by and not _are_copies(before, regions):
+            return None
+        rows = [_new_rows(old, new) for old, new in zip(before, later, strict=True)]
+        moved = moved_rows(
+            rows,
+            [(index.regions, index.mask) for index in before],
+            regions,
+            self._job.num_subpartitions,
+        )
+        masked = []
+        for output in change.outputs:
+            count = len(output.files)
+            masked.append(MaskedRows(output, after[:count], moved[:count]))
+            after, moved = after[count:], moved[count:]
+        # Totals are without these rows already.
+        replaced, _ = mask_rows(self._job, masked)
+        outputs = tuple(output for each in replaced for output in each.outputs)
+        return replace(change, inputs=now, outputs=outputs)
+
+    def _opened(self, outputs: Sequence[MapOutput]) -> list[PartitionedFileReader]:
+        files = [(output, file) for output in outputs for file in output.files]
+        return [*self._indexes.indexes_of(self._version, files)]
+
+    def _totals(self, outputs: Sequence[MapOutput]) -> Totals:
+        n = self._job.num_subpartitions
+        return sum_totals([index.totals for index in self._opened(outputs)], n)
+
+
+def _new_rows(before: PartitionedFileReader, now: PartitionedFileReader) -> dict[int, Int64Array]:
+    """Return the rows of a file that are gone now and were not before."""
+    old = {} if before.mask is None else before.mask.rows()
+    rows = {} if now.mask is None else now.mask.rows()
+    new = {
+        region: np.setdiff1d(gone, old[region], assume_unique=True) if region in old else gone
+        for region, gone in rows.items()
+    }
+    return {region: gone for region, gone in new.items() if len(gone)}
+
+
+def _are_copies(before: Sequence[PartitionedFileReader], after: Sequence[Sequence[Region]]) -> bool:
+    """Whether no regions were joined: each has the rows that were left of one."""
+    left = []
+    for index in before:
+        gone = {} if index.mask is None else index.mask.rows()
+        left += [each.num_rows - len(gone.get(each.number, ())) for each in index.regions]
+    return [count for count in left if count] == [
+        region.num_rows for regions in after for region in regions
+    ]
