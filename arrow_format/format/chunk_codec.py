@@ -268,6 +268,6 @@ class _Frames(OpenChunk):
             else:
                 together = b"".join(views)
             content = _ZSTD.decompress(together, num_bytes)
-            return decoder.unpacker.unpack(content, sections, self.num_rows, frames.raw_length)
+            return decoder.unpacker.unpack(content, sections, self.num_rows)
         except _DAMAGE as error:
             raise _not_of_this_schema(error) from error

@@ -19,7 +19,6 @@ from arrow_format.format.packed_layout import (
     HAS_NULLS,
     LENGTH_WIDTHS,
     MAX_DIGITS,
-    MOST_FROM_NOTHING,
     NODE,
     WIDTHS,
     Kind,
@@ -38,9 +37,6 @@ if TYPE_CHECKING:
 MAX_LENGTH = (1 << 31) - 1
 """Largest offset of a column."""
 
-_MOST_PER_BYTE = 16
-"""A byte of a chunk expands to at most this: a 128-bit decimal is stored in 1 byte or more."""
-
 
 class Unpacker:
     """Unpacks columns of one data schema; what follows from their types alone is computed once."""
@@ -55,15 +51,14 @@ class Unpacker:
         content: pa.Buffer,
         sections: Iterable[tuple[int, int, int]],
         num_rows: int,
-        raw_length: int,
     ) -> list[pa.Array]:
         """Return columns; values stored as Arrow has them are views of ``content``.
 
         ``sections`` are triples of a column's position in the schema and the bytes
-        ``[start, stop)`` of ``content`` that hold it, and ``raw_length`` is that of the whole
-        chunk. Raises ValueError for what is no packed column of that type.
+        ``[start, stop)`` of ``content`` that hold it, each of which becomes 16 at most. Raises
+        ValueError for what is no packed column of that type.
         """
-        reader = _Reader(content, MOST_FROM_NOTHING + _MOST_PER_BYTE * raw_length)
+        reader = _Reader(content)
         arrays = []
         for column, start, stop in sections:
             known = self._nodes.get(column)
@@ -122,11 +117,9 @@ def _node_of(type_: pa.DataType) -> _Node:
 class _Reader:
     """Reads nodes one after the other."""
 
-    def __init__(self, content: pa.Buffer, spare: int) -> None:
+    def __init__(self, content: pa.Buffer) -> None:
         self._content = content
         self._view = memoryview(content)
-        self._spare = spare
-        """Bytes that arrays may still take besides the chunk."""
         self._position = self._stop = 0
         self._headers: Iterator[tuple[int, int, int, int]] = iter(())
 
@@ -183,13 +176,6 @@ class _Reader:
             children = [pa.StructArray.from_arrays(children, fields=node.pair)]
         return pa.Array.from_buffers(node.type, length, buffers, children=children)
 
-    def _spend(self, num_bytes: int) -> None:
-        """Charge bytes that an array takes besides the chunk; refuse more than writers make."""
-        self._spare -= num_bytes
-        if self._spare < 0:
-            msg = "values that take no or few bytes would expand to too many"
-            raise ValueError(msg)
-
     def _take(self, num_bytes: int) -> int:
         """Skip a buffer; return its position."""
         start = self._position
@@ -203,9 +189,7 @@ class _Reader:
     def _buffer(self, num_bytes: int) -> pa.Buffer:
         return self._content.slice(self._take(num_bytes), num_bytes)
 
-    def _codes(self, length: int, width: int) -> npt.NDArray[Any] | None:
-        if width == 0:
-            return None
+    def _codes(self, length: int, width: int) -> npt.NDArray[Any]:
         num_bytes = length * width
         start = self._take(num_bytes)
         return np.frombuffer(self._view, _UNSIGNED[width], length, start)
@@ -214,17 +198,11 @@ class _Reader:
         codes = self._codes(length, width)
         wide = node.wide
         size = wide.itemsize  # type: ignore[union-attr]
-        self._spend(length * node.value_bytes)
         # Modulo 2**64, or less where the type is narrower: bases may be negative.
         offset = wide.type(base % (1 << 8 * size))  # type: ignore[union-attr]
         if size < node.value_bytes:
             return _decimals(codes, length, base, offset)
-        if codes is None:
-            values = np.full(length, offset, wide)
-        elif offset:
-            values = np.add(codes, offset, dtype=wide)
-        else:
-            values = codes.astype(wide, copy=False)
+        values = np.add(codes, offset, dtype=wide) if offset else codes.astype(wide, copy=False)
         return pa.py_buffer(values)
 
     def _floats(self, length: int, width: int, base: int, digits: int) -> pa.Buffer:
@@ -232,9 +210,6 @@ class _Reader:
             msg = f"floats of {digits} digits"
             raise ValueError(msg)
         codes = self._codes(length, width)
-        self._spend(length * 8)
-        if codes is None:
-            return pa.py_buffer(np.full(length, base / 10.0**digits))
         integers = np.add(codes, base, dtype=np.int64) if base else codes
         values = integers.astype(np.float64)
         values /= 10.0**digits
@@ -242,7 +217,6 @@ class _Reader:
 
     def _offsets(self, length: int, width: int, base: int) -> tuple[pa.Buffer, int]:
         codes = self._codes(length, width)
-        self._spend(4 * length)
         # Also of no lengths: the base must fit into 32 bits.
         if not 0 <= base <= MAX_LENGTH or length * base > MAX_LENGTH:
             msg = f"{length} lengths of {width} bytes, of {base} or more"
@@ -251,37 +225,33 @@ class _Reader:
         # that it fits, without adding.
         is_short = length * (base + (1 << 8 * width) - 1) <= MAX_LENGTH
         if not is_short:
-            total = length * base + (0 if codes is None else int(codes.sum(dtype=np.int64)))
+            total = length * base + int(codes.sum(dtype=np.int64))
             if total > MAX_LENGTH:
                 msg = f"lengths add up to {total}"
                 raise ValueError(msg)
         offsets = np.empty(length + 1, "<i4")
         offsets[0] = 0
         ends = offsets[1:]
-        if codes is None:
-            ends[:] = base
-        elif base:
+        if base:
             np.add(codes, base, out=ends, dtype="<i4", casting="unsafe")
-        np.add.accumulate(ends if codes is None or base else codes, 0, "<i4", ends)
+        np.add.accumulate(ends if base else codes, 0, "<i4", ends)
         return pa.py_buffer(offsets), int(offsets[-1])
 
 
-_UNSIGNED = {width: np.dtype(f"<u{width}") for width in WIDTHS if width}
+_UNSIGNED = {width: np.dtype(f"<u{width}") for width in WIDTHS}
 
 
 def _decimals(
-    codes: npt.NDArray[Any] | None, length: int, base: int, offset: np.unsignedinteger
+    codes: npt.NDArray[Any], length: int, base: int, offset: np.unsignedinteger
 ) -> pa.Buffer:
     """64-bit values as 128-bit decimals."""
     words = np.empty((length, 2), "<u8")
     low = words[:, 0]
-    if codes is None:
-        low[:] = offset
-    elif offset:
+    if offset:
         np.add(codes, offset, out=low)
     else:
         low[:] = codes
-    if 0 <= base < 1 << 62 and (codes is None or codes.itemsize < 8):
+    if 0 <= base < 1 << 62 and codes.itemsize < 8:
         words[:, 1] = 0  # none is negative
     else:
         np.right_shift(low.view("<i8"), 63, out=words[:, 1].view("<i8"))

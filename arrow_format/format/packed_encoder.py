@@ -28,7 +28,6 @@ from arrow_format.format.packed_layout import (
     AS_IT_IS,
     FLOAT_WIDTHS,
     HAS_NULLS,
-    MOST_FROM_NOTHING,
     NODE,
     Kind,
     kind_of,
@@ -89,11 +88,9 @@ class PackedRows:
     def columns(self, start: int, stop: int) -> list[bytes]:
         """Return rows ``[start, stop)`` of each column as a packed column of one chunk."""
         columns = []
-        spare = MOST_FROM_NOTHING
         for node in self._nodes:
-            column = _Column(spare)
+            column = _Column()
             node.put(start, stop, column)
-            spare = column.spare
             columns.append(b"".join([*column.headers, *column.buffers]))
         return columns
 
@@ -101,23 +98,14 @@ class PackedRows:
 class _Column:
     """Node headers and buffers of one column of a chunk, as they are added."""
 
-    def __init__(self, spare: int) -> None:
+    def __init__(self) -> None:
         self.headers: list[bytes] = []
         self.buffers: list[bytes | memoryview] = []
-        self.spare = spare
-        """Bytes to which values of the chunk that are stored in none may still expand."""
 
     def numbers(self, numbers: _Numbers, valid: Valid, start: int, stop: int) -> None:
         """Add a node of numbers or of lengths, with its buffers."""
-        width, octets = numbers.width, numbers.slice(start, stop)
-        if width == 0:
-            expanded = numbers.value_bytes * (stop - start)
-            if expanded > self.spare:
-                width, octets = 1, memoryview(bytes(stop - start))
-            else:
-                self.spare -= expanded
-        self.node(width, numbers.base, valid, start, stop, numbers.digits)
-        self.buffer(octets)
+        self.node(numbers.width, numbers.base, valid, start, stop, numbers.digits)
+        self.buffer(numbers.slice(start, stop))
 
     def node(
         self, width: int, base: int, valid: Valid, start: int, stop: int, digits: int = 0
@@ -153,33 +141,29 @@ class _Numbers:
     octets: memoryview
     width: int
     base: int
-    value_bytes: int
-    """Bytes of a number once it is unpacked."""
     digits: int = 0
     """The number divided by ten to the power of this is the value."""
 
     @staticmethod
-    def of(values: Values, valid: Valid = None, value_bytes: int = 4) -> _Numbers:
+    def of(values: Values, valid: Valid = None) -> _Numbers:
         """Pack integers of any width; values under nulls need not survive."""
         smallest, largest = _extremes(values, valid)
         base, width = 0, _width(largest - smallest)
         if smallest < 0 or _width(largest) > width:
             base = smallest
-        if width == 0:
-            return _Numbers(memoryview(b""), 0, _signed(base), value_bytes)
         dtype = np.dtype(f"<u{width}")
         if width == values.itemsize and base == 0:
             packed = np.ascontiguousarray(values)
         else:
             packed = np.empty(len(values), dtype)
             np.subtract(values, values.dtype.type(base), out=packed, casting="unsafe")
-        return _Numbers(packed.view(np.uint8).data, width, _signed(base), value_bytes)
+        return _Numbers(packed.view(np.uint8).data, width, _signed(base))
 
     @staticmethod
-    def as_they_are(values: Values, value_bytes: int) -> _Numbers:
+    def as_they_are(values: Values) -> _Numbers:
         """Take integers of any width as they are."""
         octets = np.ascontiguousarray(values).view(np.uint8).data
-        return _Numbers(octets, values.itemsize, 0, value_bytes)
+        return _Numbers(octets, values.itemsize, 0)
 
     def slice(self, start: int, stop: int) -> memoryview:
         """Return the bytes of values ``[start, stop)``."""
@@ -217,8 +201,6 @@ def _extremes(values: Values, valid: Valid) -> tuple[int, int]:
 
 def _width(largest: int) -> int:
     """Bytes that a number up to ``largest`` takes."""
-    if largest == 0:
-        return 0
     return next(width for width in (1, 2, 4, 8) if largest < 1 << 8 * width)
 
 
@@ -315,10 +297,9 @@ def _pack(array: pa.Array, compressed_bytes: Callable[[memoryview], int]) -> _No
     if kind is Kind.NUMBERS:
         values = _integers(array)
         if values is not None:
-            value_bytes = type_.bit_width // 8
-            numbers = _Numbers.of(values, valid, value_bytes)
+            numbers = _Numbers.of(values, valid)
             if not numbers.are_smaller(values, compressed_bytes):
-                numbers = _Numbers.as_they_are(values, value_bytes)
+                numbers = _Numbers.as_they_are(values)
             return _NumbersNode(numbers, valid, spare + len(numbers.octets))
         kind = Kind.RAW
     if kind is Kind.FLOATS:
@@ -381,7 +362,7 @@ def _scaled(values: npt.NDArray[np.float64], valid: Valid) -> _Numbers | None:
     integers = _as_integers(values, digits)
     if integers is None:
         return None
-    numbers = _Numbers.of(integers, valid, 8)
+    numbers = _Numbers.of(integers, valid)
     numbers.digits = digits
     return numbers if numbers.width in FLOAT_WIDTHS else None
 

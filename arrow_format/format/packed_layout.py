@@ -35,21 +35,17 @@ HAS_NULLS = 1
 AS_IT_IS = 255
 """Width of a node whose values are stored as Arrow has them."""
 
-MOST_FROM_NOTHING = 8 << 20
-"""Bytes that all values of a chunk which are stored in 0 bytes each may expand to: more than a
-chunk of several rows needs. Beyond it, as in a row with a huge list of equal items, they are stored
-in a byte each, so that a few bytes never expand without bound."""
+WIDTHS = (1, 2, 4, 8)
+"""Bytes a value above the base may take. None takes no byte: so a byte that is stored becomes 16 at
+most."""
 
-WIDTHS = (0, 1, 2, 4, 8)
-"""Bytes a value above the base may take; 0 where all values are the base."""
-
-FLOAT_WIDTHS = (0, 1, 2, 4)
+FLOAT_WIDTHS = (1, 2, 4)
 """Bytes a float above the base may take once it is multiplied by a power of ten."""
 
 MAX_DIGITS = 15
 """Most decimal digits behind the point of floats that are stored as integers."""
 
-LENGTH_WIDTHS = (0, 1, 2, 4)
+LENGTH_WIDTHS = (1, 2, 4)
 """Bytes a length above the base may take: none reaches 2**31."""
 
 

@@ -90,10 +90,7 @@ class _Column:
         return _array(kind, num_values, valid, values)
 
     def _numbers(self, node: _Node, num_values: int) -> NDArray[np.int64]:
-        if node.width:
-            stored = np.frombuffer(self._take(num_values * node.width), f"<u{node.width}")
-        else:
-            stored = np.zeros(num_values, np.uint8)
+        stored = np.frombuffer(self._take(num_values * node.width), f"<u{node.width}")
         base = np.uint64(node.base & (1 << 64) - 1)
         return (stored.astype(np.uint64) + base).view(np.int64)
 

@@ -438,13 +438,13 @@ def long_log() -> None:
 
 
 def constants() -> None:
-    """Rows that take no bytes: more of them in a chunk than a reader of 8 bytes each expects."""
+    """Rows of a byte: more of them in a chunk than a reader of 8 bytes each expects."""
     golden = Golden("constants", 1, RoundRobinPartitioner(), chunk_bytes=4 << 20)
     golden.commit("errorifexists", [pa.table({"c": pa.array(np.full(3_500_000, -7, np.int8))})])
 
 
 def large_rows() -> None:
-    """Two rows, each a chunk: equal items in no bytes, and so many that they take one each."""
+    """Two rows, each a chunk larger than those of several rows: of equal items, and of text too."""
     golden = Golden("large_rows", 1, RoundRobinPartitioner(), chunk_bytes=4 << 20)
     items = [np.full(num, 5, np.int8) for num in (6_000_000, 10_000_000)]
     table = pa.table(

@@ -42,7 +42,7 @@ from arrow_format.format.index_file import encode_index
 from arrow_format.format.ipc import schema_from_text, schema_to_text
 from arrow_format.format.packed_decoder import Unpacker
 from arrow_format.format.packed_encoder import PackedRows
-from arrow_format.format.packed_layout import MOST_FROM_NOTHING, NODE
+from arrow_format.format.packed_layout import NODE
 from arrow_format.format.regions import PrefixSums
 from arrow_format.keys.partitioner import partitioner_from_description
 from arrow_format.log.entry import check_entry, decode_entry
@@ -626,9 +626,9 @@ def test_packed_bombs_are_refused_before_anything_is_made(type_, nodes):
     packed = b"".join(NODE.pack(0, width, 0, base) for width, base in nodes)
     gc.collect()  # what earlier tests left is not freed meanwhile
     before = pa.total_allocated_bytes()
-    with little_memory(), pytest.raises(ValueError, match=r"expand to too many|values"):
+    with little_memory(), pytest.raises(ValueError, match=r"width 0|values"):
         Unpacker(pa.schema([("c", type_)])).unpack(
-            pa.py_buffer(packed), [(0, 0, len(packed))], num_rows, len(packed)
+            pa.py_buffer(packed), [(0, 0, len(packed))], num_rows
         )
     assert pa.total_allocated_bytes() == before
 
@@ -645,11 +645,9 @@ def test_packed_bombs_are_refused_before_anything_is_made(type_, nodes):
 )
 def test_a_row_of_many_equal_items_is_no_bomb(array):
     batch = pa.record_batch([array], names=["c"])
-    assert batch.nbytes > MOST_FROM_NOTHING
+    assert batch.nbytes > 8 << 20
     (packed,) = PackedRows(batch).columns(0, 1)
-    (found,) = Unpacker(batch.schema).unpack(
-        pa.py_buffer(packed), [(0, 0, len(packed))], 1, len(packed)
-    )
+    (found,) = Unpacker(batch.schema).unpack(pa.py_buffer(packed), [(0, 0, len(packed))], 1)
     assert found.equals(array)
 
 

@@ -88,7 +88,7 @@ def test_an_open_chunk_decodes_columns_in_steps_and_in_any_order(frames):
 
 def test_a_damaged_frame_is_found_by_those_who_need_it_and_says_which_columns_it_has():
     batch = pa.record_batch(
-        {"a": np.arange(5_000) ** 2, "few": np.zeros(5_000), "b": np.arange(5_000) ** 3}
+        {"a": np.arange(5_000) ** 2, "few": np.zeros(5_000, np.bool_), "b": np.arange(5_000) ** 3}
     )
     chunk = encoded(batch)
     start, stop = chunk.frames.edges[1:3]
