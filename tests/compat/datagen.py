@@ -50,7 +50,7 @@ from arrow_format.model import Transaction
 from arrow_format.storage.open import open_storage
 from arrow_format.streaming.flush_pending import flush_pending
 from tests.compat import golden as golden_module
-from tests.compat import later
+from tests.compat import later, schemas
 from tests.compat.golden import ELSEWHERE, Golden, fixed_ids, flights, moved
 from tests.support.consumers import ConsumerRegistry
 
@@ -578,7 +578,8 @@ ALL: tuple[tuple[int, Callable[[], None]], ...] = (
 
 
 def main() -> None:
-    """Write the golden shuffles of this format version that are not there."""
+    """Write the schemas, and the golden shuffles of this format version that are not there."""
+    schemas.write()
     here = golden_module.HERE
     there = {path.name for path in here.iterdir()} if here.exists() else set()
     for seed, write in ALL:

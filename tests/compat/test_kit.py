@@ -1,10 +1,14 @@
 """All of the kit is answered as it must be: by the product, and by a reader of the pages alone."""
 
+import json
 import sys
 
 import pytest
 
+from tests.compat.golden import HERE
 from tests.compat.kit import cases, problems
+from tests.compat.schemas import HERE as SCHEMAS
+from tests.compat.schemas import schemas
 
 
 @pytest.mark.parametrize("reader", ["tests.compat.product", "integration.readers"])
@@ -15,3 +19,21 @@ def test_a_reader_answers_the_kit(reader):
 def test_the_kit_has_answers_of_every_kind():
     answers = [case.answer for case in cases()]
     assert min(answers.count(answer) for answer in ("rows", "damage", "newer", "absent")) > 3
+
+
+def test_the_schemas_that_machines_read_are_those_of_the_code():
+    found = {path.name: path.read_bytes() for path in SCHEMAS.iterdir()}
+    assert found == schemas(), "run `python -m tests.compat.datagen`"
+
+
+def test_every_entry_and_range_is_as_its_schema_says():
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads((SCHEMAS / "entry.schema.json").read_bytes())
+    validator = jsonschema.Draft202012Validator(schema)
+    entries = [
+        *HERE.glob("*/shuffle/commit_log/*/*.entry"),
+        *HERE.glob("*/shuffle/commit_log/*/*.range"),
+    ]
+    for path in entries:
+        validator.validate(json.loads(path.read_bytes().partition(b"\n")[0]))
+    assert len(entries) > 100
