@@ -33,6 +33,7 @@ NUMBERS: dict[str, tuple[int, ...]] = {
     "select": (200,),
     "wide": (),
     "count": (200,),
+    "lookup": (),
     "spark": (200, 2_000),
     "lane": (200, 2_000),
     "joins": (200, 2_000),

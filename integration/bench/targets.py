@@ -42,11 +42,26 @@ READ_AGAINST_IPC = Target(at_least=0.7)
 READ_BY_THREADS = Target(at_least=1.6)
 """Speed of reading everything with two threads on two cores, against one."""
 
-FEW_OF_LINEITEM = Target(at_most=0.35)
+FEW_OF_LINEITEM = Target(at_most=0.20)
 """Time of two of sixteen columns of codec zstd, against all."""
 
 FEW_OF_WIDE = Target(at_most=0.15)
 """Time of 20 of 300 columns of codec zstd, against all."""
+
+TWO_OF_WIDE = Target(at_most=0.04)
+"""Time of 2 of 300 columns of codec zstd, against all."""
+
+TWO_OF_WIDE_BYTES = Target(at_most=3)
+"""Bytes read for 2 of 300 columns, against a Parquet file of zstd in input order."""
+
+KEY_MS = {"from nothing": 60.0, "of an open shuffle": 25.0}
+"""Milliseconds of the rows of a key in 200 map outputs, n = 20,000."""
+
+ONE_OF_MANY_MS = 1_000.0
+"""Milliseconds of one subpartition of 10,000 map outputs, of an open shuffle that has read it."""
+
+GOAL = Target(at_most=1)
+"""What takes milliseconds, against those it may take."""
 
 COUNT_ROWS = Target(at_most=2)
 """Time of ``count_rows`` of an open shuffle, against PyArrow's of a Parquet file."""

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from arrow_format import WriteOptions, write_shuffle
+from arrow_format import WriteOptions, open_shuffle, write_shuffle
 from integration.bench import targets
 from integration.bench.child import run_in_child, timed
 from integration.bench.engine import write_ipc_file
 from integration.bench.inputs import BATCH_ROWS, as_over_ipc
-from integration.bench.read import FEW, read_all
-from integration.bench.results import Part, compare
+from integration.bench.read import FEW, bytes_read, read_all
+from integration.bench.results import Part, Timing, amount_line, compare, megabytes
 
 if TYPE_CHECKING:
     from integration.bench.rounds import Settings
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 NUM_COLUMNS = 300
 NUM_ROWS = 200_000
 KEY = "c0"
+TWO = ["c7", "c157"]
 COLUMNS = [f"c{i}" for i in range(7, NUM_COLUMNS, 15)]
 """The few columns, of each kind."""
 
@@ -63,6 +65,29 @@ def write_all(out: str, kind: str, codec: str, num_rows: int) -> dict[str, Any]:
     with timed() as answer:
         write(batches, out)
     return answer
+
+
+def read_two(path: str, kind: str) -> dict[str, Any]:
+    """Read :data:`TWO` of a shuffle (``kind`` is ``ours``) or of a ``Parquet`` file.
+
+    ``num_bytes`` are those read from files, of an open shuffle.
+    """
+    if kind == "ours":
+        shuffle = open_shuffle(path)
+        shuffle.subpartition(0, TWO).read_all()  # loads the code
+    before = bytes_read()
+    with timed() as answer:
+        if kind == "ours":
+            num_rows = sum(batch.num_rows for batch in shuffle.read(columns=TWO))
+        else:
+            num_rows = pq.read_table(path, columns=TWO, use_threads=False).num_rows
+    return {**answer, "num_rows": num_rows, "num_bytes": bytes_read() - before}
+
+
+def write_parquet(out: str, num_rows: int) -> dict[str, Any]:
+    """Write the rows in input order as one Parquet file of zstd."""
+    pq.write_table(pa.Table.from_batches(wide_batches(num_rows)), out, compression="zstd")
+    return {}
 
 
 def run(settings: Settings) -> Part:
@@ -103,4 +128,32 @@ def run(settings: Settings) -> Part:
                 best=True,
             ),
         ]  # fmt: skip
+        if codec == "zstd":
+            _two(part, case, paths["ours"], num_rows, read[ours], settings)
     return part
+
+
+def _two(
+    part: Part, case: str, ours: str, num_rows: int, whole: Timing, settings: Settings
+) -> None:
+    parquet = str(settings.scratch / "wide.parquet")
+    run_in_child(write_parquet, out=parquet, num_rows=num_rows)
+    paths = {"ours": ours, "Parquet": parquet}
+    timings = settings.measure(
+        part,
+        f"{case}, two",
+        {
+            f"{kind}, two": partial(run_in_child, read_two, path=path, kind=kind)
+            for kind, path in paths.items()
+        },
+    )
+    found, peer = timings["ours, two"], timings["Parquet, two"]
+    part.lines += [
+        compare(
+            f"{case}, two", "time", "all columns", found, whole, targets.TWO_OF_WIDE, best=True
+        ),
+        amount_line(
+            f"{case}, two", "bytes read, of Parquet = 1", megabytes(found), megabytes(peer), "MB",
+            targets.TWO_OF_WIDE_BYTES,
+        ),
+    ]  # fmt: skip
