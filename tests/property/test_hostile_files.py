@@ -51,6 +51,7 @@ from arrow_format.log.state import VersionShape
 from arrow_format.log.totals import decode_totals, encode_totals
 from arrow_format.model import Transaction
 from arrow_format.storage.open import PosixStorage
+from tests.support.exhaustive import exhaustive
 from tests.support.guarantees import guarantee
 from tests.support.hostile import (
     EXAMPLES,
@@ -245,6 +246,7 @@ def rows_in(path, version, *, is_sorted):
 
 
 @guarantee("hostile merge")
+@exhaustive(least=6)
 @pytest.mark.parametrize("policy", MERGES, ids=lambda policy: policy.rewrite)
 @pytest.mark.parametrize("what", ["chunk", "index"])
 @FUZZ
