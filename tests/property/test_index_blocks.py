@@ -69,7 +69,7 @@ def rows_of(n, tasks):
     return sorted(found)
 
 
-@settings(max_examples=times(40, 400))
+@settings(max_examples=times(25, 400))
 @given(st.data())
 def test_rows_of_any_ranges_columns_and_filters(data):
     n = data.draw(st.integers(1, 40))
@@ -156,7 +156,7 @@ def check(shuffle, written, data):
             assert tuple(end.as_py() for end in extremes) == ends
 
 
-@settings(max_examples=times(40, 400))
+@settings(max_examples=times(25, 400))
 @given(st.data())
 def test_damage_of_a_frame_is_seen_by_who_reads_its_columns_and_by_nobody_else(data):
     ids = data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=60))
