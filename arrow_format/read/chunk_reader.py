@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from arrow_format.arrays.batches import Rows, copied
 from arrow_format.arrays.buffers import to_arrow
-from arrow_format.arrays.selection import take
+from arrow_format.arrays.selection import take, take_runs
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
 from arrow_format.format.chunk_codec import EncodedChunk, batch_of, check_frame
 from arrow_format.format.chunk_table import Encoding
@@ -188,8 +188,12 @@ class ChunkReader:
         lo, hi = chunk.first_row, chunk.end_row
         left = self.rows_left(chunk)
         if left is not None:
-            kept = take(batch, to_arrow(left + lo - batch_start)) if len(left) else None
-            return iter(()) if kept is None else self._runs(chunk, kept, left, first, end)
+            if not len(left):
+                return iter(())
+            kept = take_runs(batch, left + lo - batch_start)
+            is_view = left[-1] - left[0] == len(left) - 1
+            kept = copied(kept) if is_view and 2 * len(left) < batch.num_rows else kept
+            return self._runs(chunk, kept, left, first, end)
         wanted = batch.slice(lo - batch_start, hi - lo)
         if 2 * (hi - lo) < batch.num_rows or (not may_keep_chunk and hi - lo < batch.num_rows):
             wanted = copied(wanted)

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from arrow_format.arrays.buffers import to_arrow
 from arrow_format.arrays.row_sizes import most_items
-from arrow_format.arrays.selection import take
+from arrow_format.arrays.selection import take_runs
 from arrow_format.format.evolved_chunks import ChunkDecoders
 from arrow_format.format.totals import arrow_bytes
 from arrow_format.keys.merge_runs import merge_sorted
@@ -185,7 +184,8 @@ def chunk_parts(chunks: ChunkReader, number: int) -> Iterator[Part]:
         ranks, edges = region.ranks_of_rows(start, stop)
         left = chunks.rows_left(chunk)
         if left is not None:
-            batch, edges = take(batch, to_arrow(left)), np.searchsorted(left, edges - start)
+            batch = take_runs(batch, left) if len(left) else batch.slice(0, 0)
+            edges = np.searchsorted(left, edges - start)
             start, stop = 0, len(left)
         present = np.flatnonzero(np.diff(edges))
         rows = (np.append(edges[present], stop) - start).astype(np.int32)

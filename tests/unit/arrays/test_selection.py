@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arrow_format.arrays.selection import keep, take, without_slices
+from arrow_format.arrays.selection import keep, take, take_runs, without_slices
 
 GRID = pa.list_(pa.list_(pa.int32(), 1), 2)
 GRIDS = pa.array([[[i], [-i]] for i in range(60)], GRID)
@@ -90,3 +91,10 @@ def test_what_arrow_takes_rightly_is_not_copied():
 def test_an_index_that_leads_out_is_seen():
     with pytest.raises(pa.ArrowIndexError):
         take(pa.array([1, 2]), pa.array([2]))
+
+
+@given(gone=st.sets(st.integers(0, 299), max_size=299))
+def test_runs_of_rows_are_what_is_taken_of_them(gone):
+    rows = np.array([i for i in range(300) if i not in gone])
+    batch = pa.record_batch({"i": pa.array(range(300)), "grid": GRIDS.take(pa.array([3] * 300))})
+    assert take_runs(batch, rows) == take(batch, pa.array(rows))
