@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from arrow_format.errors import CorruptShuffleError
 from arrow_format.log.delta import Delta, made
 
 if TYPE_CHECKING:
@@ -55,9 +56,16 @@ class Snapshot:
 
     @staticmethod
     def of(entry: LogEntry, whole: Delta) -> Snapshot:
-        """Return the version of an entry, with all that the numbers up to it do together."""
+        """Return the version of an entry, with all that the numbers up to it do together.
+
+        Raises CorruptShuffleError where these are of other numbers of subpartitions.
+        """
         len(whole.added)  # so that what is damaged is refused when it is opened
-        return Snapshot(entry, whole.added, made(whole.totals), oldest_needed=entry.version)
+        totals, n = made(whole.totals), entry.num_subpartitions
+        if totals is not None and len(totals[0]) % n:
+            msg = f"version {entry.version} has {n} subpartitions, and totals of {len(totals[0])}"
+            raise CorruptShuffleError(msg)
+        return Snapshot(entry, whole.added, totals, oldest_needed=entry.version)
 
     def part(self, ranges: tuple[tuple[int, int], ...]) -> Snapshot:
         """Return what is read of ranges ``[first, end)`` of subpartitions, ascending."""

@@ -15,6 +15,7 @@ from arrow_format.errors import CorruptShuffleError
 from arrow_format.format import column_frames, index_file
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.log.delta import Delta
 from arrow_format.log.entry import decode_entry, encode_entry
 from arrow_format.log.names import entry_path
 from arrow_format.model import BROADCAST
@@ -127,6 +128,20 @@ def test_rows_of_files_of_more_subpartitions_than_their_version(data):
             assert found == sorted(found, key=lambda row: (row["_subpartition"], -row["v"]))
         counts = Counter(row["_subpartition"] for row in found)
         assert shuffle.subpartition_rows.to_pylist() == [counts[of] for of in range(n)]
+
+
+def test_totals_of_no_multiple_of_a_version_are_damage(tmp_path):
+    commit(tmp_path, 3, [[0, 1, 2]], WriteOptions(sync=False), ())
+    one = decode_entry((tmp_path / entry_path(1)).read_bytes())
+    shape = structs.replace(one.shape, num_subpartitions=2)
+    two = structs.replace(
+        one, version=2, operation="alter", parent=one.commit_id, commit_id="two", job_id=None,
+        state=structs.replace(one.state, version=2, changed=2, shape=shape),
+        content=Delta(), num_outputs=0, num_rows=0, num_bytes=0,
+    )  # fmt: skip
+    (tmp_path / entry_path(2)).write_bytes(encode_entry(two))
+    with pytest.raises(CorruptShuffleError, match="has 2 subpartitions, and totals of 3"):
+        open_shuffle(tmp_path)
 
 
 def check(shuffle, written, data):
