@@ -61,7 +61,8 @@ SIGN_INTERVAL_S = 300.0
 """Seconds until the first sign of an upload, and between signs; most uploads end before it."""
 SIGN_SUFFIX = ".writing"
 
-GAP_BYTES = 64 << 10
+GAP_BYTES = 1 << 20
+"""Sent in about the time in which a store answers a request: 30 ms, of which 10 wait at once."""
 MAX_REQUESTS = 8
 """Concurrent requests of one caller: each waits for the store most of its time."""
 
