@@ -58,8 +58,8 @@ def part(cases: Sequence[Case], most: int) -> Sequence[Case]:
 
 
 def every(nth: int, start: int = 0) -> Iterator[int]:
-    """Count without end, by so many from the start; at night by ones."""
-    return count(start, 1 if IS_NIGHT else nth)
+    """Count without end, by so many from the start; at night all from 0."""
+    return count() if IS_NIGHT else count(start, nth)
 
 
 def times(on_change: int, at_night: int) -> int:
