@@ -181,7 +181,6 @@ def spark_session(scratch: Path) -> Iterator[SparkSession]:
         .config("spark.sql.shuffle.partitions", str(2 * cores))
         .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
         .config("spark.ui.enabled", "false")
-        .config("spark.python.daemon.module", "connector.worker_daemon")
         .config("spark.ui.showConsoleProgress", "false")
     )
     with stderr_to(scratch / "spark.log"):

@@ -8,9 +8,6 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-DAEMONS = ("pyspark.daemon", "connector.worker_daemon")
-"""Modules of which one forks the Python processes of Spark."""
-
 
 @dataclass(frozen=True, slots=True)
 class Process:
@@ -59,9 +56,8 @@ def executors(*pids: int, application: str = "") -> list[int]:
 
 
 def python_workers(*pids: int) -> list[int]:
-    """Return the Python processes that run tasks below ``pids``: what a daemon forked."""
-    found = descendants(*pids)
-    daemons = [p.pid for p in found if any(name in p.command for name in DAEMONS)]
+    """Return the Python processes that run tasks below ``pids``: what ``pyspark.daemon`` forked."""
+    daemons = [p.pid for p in descendants(*pids) if "pyspark.daemon" in p.command]
     forked = {p.pid for p in descendants(*daemons)}
     return [pid for pid in daemons if pid in forked]
 

@@ -43,7 +43,6 @@ def spark_session(
         .config("spark.driver.extraJavaOptions", QUICK_START)
         .config("spark.driver.memory", "1g")
         .config("spark.local.dir", str(scratch / "local"))
-        .config("spark.python.daemon.module", "connector.worker_daemon")
         .config("spark.sql.session.timeZone", SESSION_TIME_ZONE)
         .config("spark.sql.shuffle.partitions", "4")
         .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
