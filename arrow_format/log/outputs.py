@@ -419,14 +419,19 @@ class MapOutputs(Sequence[MapOutput]):
             return self
         return self._where(to_arrow(self.last_versions > version))
 
-    def of_ranges(self, ranges: Sequence[tuple[int, int]]) -> MapOutputs:
-        """Return those with a file that may have rows in ranges ``[first, end)``, ascending."""
+    def of_ranges(self, ranges: Sequence[tuple[int, int]], num_subpartitions: int) -> MapOutputs:
+        """Return those with a file that may have rows in ranges ``[first, end)``, ascending.
+
+        One of more subpartitions than there are may have some of any: it counts them otherwise.
+        """
         firsts, ends = np.array(ranges, np.int64).reshape(-1, 2).T
         first, end = (self.of_files(f"{side}_subpartition") for side in ("first", "end"))
         # The first range that ends behind the beginning of the file is the only one to ask.
         at = np.searchsorted(ends, first, side="right")
         starts = np.append(firsts, np.iinfo(np.int64).max)[at]
         is_asked = np.maximum(first, starts) < end
+        if len(ranges):
+            is_asked |= self.of_files("num_subpartitions") > num_subpartitions
         numbers = np.repeat(np.arange(len(self)), _lengths(_column(self.table, "files")))
         kept = np.zeros(len(self), np.bool_)
         kept[numbers[is_asked]] = True

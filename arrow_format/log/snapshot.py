@@ -9,6 +9,7 @@ import numpy as np
 
 from arrow_format.errors import CorruptShuffleError
 from arrow_format.log.delta import Delta, made
+from arrow_format.log.totals import sum_totals
 
 if TYPE_CHECKING:
     from arrow_format.arrays.column_ids import Columns
@@ -69,15 +70,14 @@ class Snapshot:
 
     def part(self, ranges: tuple[tuple[int, int], ...]) -> Snapshot:
         """Return what is read of ranges ``[first, end)`` of subpartitions, ascending."""
-        totals = self.totals
-        if totals is not None:
-            is_other = np.ones(len(totals[0]), np.bool_)
-            for first, end in ranges:
-                is_other[first:end] = False
-            rows, sizes = (np.where(is_other, 0, each) for each in totals)
-            totals = rows, sizes
-        outputs = self.map_outputs.of_ranges(ranges)
-        return replace(self, map_outputs=outputs, totals=totals, ranges=ranges)
+        n = self.newest.num_subpartitions
+        rows, sizes = sum_totals([self.totals], n)
+        is_other = np.ones(n, np.bool_)
+        for first, end in ranges:
+            is_other[first:end] = False
+        rows[is_other] = sizes[is_other] = 0
+        outputs = self.map_outputs.of_ranges(ranges, n)
+        return replace(self, map_outputs=outputs, totals=(rows, sizes), ranges=ranges)
 
     @property
     def whole(self) -> Delta:

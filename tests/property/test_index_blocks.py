@@ -1,5 +1,6 @@
 """What is read by any blocks of the index is what was written: rows, counts, extremes, merges."""
 
+import pickle
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -15,6 +16,7 @@ from arrow_format.errors import CorruptShuffleError
 from arrow_format.format import column_frames, index_file
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.log import carried
 from arrow_format.log.delta import Delta
 from arrow_format.log.entry import decode_entry, encode_entry
 from arrow_format.log.names import entry_path
@@ -22,6 +24,8 @@ from arrow_format.model import BROADCAST
 from arrow_format.options import MERGE_BY, WriteOptions
 from arrow_format.read import partitioned_file
 from arrow_format.read.partitioned_file import PartitionedFileReader
+from arrow_format.read.plan import adjacent_ranges
+from arrow_format.read.shuffle import Shuffle
 from arrow_format.storage.local import PosixStorage
 from arrow_format.write.merge_policy import MergePolicy
 from tests.support.exhaustive import times
@@ -144,6 +148,23 @@ def test_totals_of_no_multiple_of_a_version_are_damage(tmp_path):
         open_shuffle(tmp_path)
 
 
+def part_of(shuffle, asked, data):
+    """Return what a task carries to read subpartitions, as it arrives: whole, a part, or a name."""
+    way = data.draw(st.sampled_from(["here", "whole", "part", "part by name"]))
+    if way == "here":
+        return shuffle
+    if way == "whole":
+        return pickle.loads(pickle.dumps(shuffle))
+    wanted = range(shuffle.num_subpartitions) if asked is None else sorted(asked)
+    fresh = Shuffle(shuffle.storage, shuffle.snapshot, shuffle.options)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(carried, "CARRIED_BYTES", 0)
+        (part,) = fresh.for_tasks([adjacent_ranges(wanted)])
+        if way == "part by name":
+            return pickle.loads(pickle.dumps(part))
+    return pickle.loads(pickle.dumps(Shuffle(part.storage, part.snapshot, part.options)))
+
+
 def check(shuffle, written, data):
     """Read some of it in several ways, of one open shuffle, so that blocks are kept in between."""
     n = shuffle.num_subpartitions
@@ -157,7 +178,11 @@ def check(shuffle, written, data):
             for row in written
             if (asked is None or row[0] in asked) and (least is None or row[2] >= least)
         ]
-        found = shuffle.read(asked, columns, filter=condition, with_subpartition=True).read_all()
+        found = (
+            part_of(shuffle, asked, data)
+            .read(asked, columns, filter=condition, with_subpartition=True)
+            .read_all()
+        )
         names = SCHEMA.names if columns is None else columns
         places = [0, *(1 + SCHEMA.get_field_index(name) for name in names)]
         rows = [tuple(row[name] for name in ("_subpartition", *names)) for row in found.to_pylist()]

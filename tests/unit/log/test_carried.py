@@ -7,12 +7,15 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from arrow_format import ColumnPartitioner, open_shuffle, open_shuffle_changes, rename_columns
 from arrow_format import write_shuffle as write
 from arrow_format.errors import ShuffleNotFoundError
 from arrow_format.log import carried
 from arrow_format.log.carried import Carried
+from arrow_format.log.entry import decode_entry, encode_entry
+from arrow_format.log.names import entry_path
 from arrow_format.log.outputs import MapOutputs
 from arrow_format.log.snapshot import Snapshot
 from tests.support.small_shuffles import FAST
@@ -150,6 +153,22 @@ class TestParts:
         assert str(found.filter) == "v < 250"
         assert found.read(range(2, 5)).read_all() == shuffle.read(range(2, 5)).read_all()
 
+    def test_a_file_of_more_subpartitions_has_rows_of_any(self, tmp_path, monkeypatch):
+        rows = pa.table({"p": pa.array([6, 7, 7], pa.int32())})
+        write(rows, tmp_path, partitioner=ColumnPartitioner("p"), num_subpartitions=8, options=FAST)
+        file = tmp_path / entry_path(1)
+        entry = decode_entry(file.read_bytes())
+        shape = structs.replace(entry.shape, num_subpartitions=4)
+        state = structs.replace(entry.state, shape=shape)
+        file.write_bytes(encode_entry(structs.replace(entry, state=state)))
+        monkeypatch.setattr(carried, "CARRIED_BYTES", 0)
+        parts = open_shuffle(tmp_path).for_tasks([((2, 3),), ((3, 4),), ((0, 2),)])
+        found = [
+            part.read(at).read_all()["p"].to_pylist() for at, part in ((2, parts[0]), (3, parts[1]))
+        ]
+        assert found == [[6], [7, 7]]
+        assert [sum(part.subpartition_rows.to_pylist()) for part in parts] == [1, 2, 0]
+
     def test_a_small_version_goes_whole(self, path):
         shuffle = open_shuffle(path)
         assert all(part is shuffle for part in shuffle.for_tasks([((0, 1),), ((1, N),)]))
@@ -163,17 +182,20 @@ class TestParts:
 
 
 @settings(max_examples=200)
-@given(map_outputs(), st.lists(st.integers(0, 1 << 41), max_size=8, unique=True))
-def test_map_outputs_of_ranges_are_those_with_a_file_in_one(outputs, bounds):
+@given(
+    map_outputs(), st.lists(st.integers(0, 10), max_size=8, unique=True), st.sampled_from([0, 99])
+)
+def test_map_outputs_of_ranges_are_those_with_a_file_in_one(outputs, bounds, n):
     ends = sorted(bounds)[: len(bounds) // 2 * 2]
     ranges = tuple(zip(ends[::2], ends[1::2], strict=True))
     wanted = [
         output
         for output in outputs
         if any(
-            max(first, file.first_subpartition) < min(end, file.end_subpartition)
+            file.num_subpartitions > n
+            or max(first, file.first_subpartition) < min(end, file.end_subpartition)
             for file in output.files
             for first, end in ranges
         )
     ]
-    assert list(MapOutputs.of(outputs).of_ranges(ranges)) == wanted
+    assert list(MapOutputs.of(outputs).of_ranges(ranges, n)) == wanted
