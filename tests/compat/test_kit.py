@@ -3,6 +3,7 @@
 import json
 import sys
 
+import jsonschema
 import pytest
 
 from tests.compat.golden import HERE
@@ -27,7 +28,6 @@ def test_the_schemas_that_machines_read_are_those_of_the_code():
 
 
 def test_every_entry_and_range_is_as_its_schema_says():
-    jsonschema = pytest.importorskip("jsonschema")
     schema = json.loads((SCHEMAS / "entry.schema.json").read_bytes())
     validator = jsonschema.Draft202012Validator(schema)
     entries = [
