@@ -1,6 +1,7 @@
 """Shuffles written when format version 1 was made are read, for ever, as they were then."""
 
 import json
+import pickle
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from arrow_format.format.chunk_table import Encoding
 from arrow_format.format.regions import RegionKind
 from arrow_format.format.statistics import UNKNOWN
 from arrow_format.keys.range_partitioner import RangePartitioner
+from arrow_format.log import carried
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.consumers import ConsumerRegistry
 from arrow_format.log.entry import decode_entry
@@ -27,6 +29,7 @@ from arrow_format.log.transactions import find_transaction
 from arrow_format.model import Transaction
 from arrow_format.options import ResultPartitionType
 from arrow_format.read.partitioned_file import PartitionedFileReader
+from arrow_format.read.plan import adjacent_ranges
 from arrow_format.storage.open import PosixStorage
 from tests.compat.kit import copied, in_some_order
 from tests.support.guarantees import guarantee
@@ -97,6 +100,25 @@ def test_a_golden_shuffle_reads_as_it_was_written(expected, tmp_path):
         first = int(np.flatnonzero(ids == s)[0])
         assert alone.combine_chunks().equals(rows.slice(first, len(alone)).combine_chunks())
         assert len(alone) == counts[s]
+
+
+@pytest.mark.parametrize("expected", EXPECTED, ids=named)
+def test_tasks_that_carry_a_golden_shuffle_read_it(expected, tmp_path, monkeypatch):
+    version = int(expected.stem.removeprefix("expected-"))
+    shuffle = open_shuffle(in_place(expected.parent, tmp_path) / "shuffle", version)
+    rows = shuffle.read(with_subpartition=True).read_all()
+    assert pickle.loads(pickle.dumps(shuffle)).read(with_subpartition=True).read_all() == rows
+    monkeypatch.setattr(carried, "CARRIED_BYTES", 0)
+    n = shuffle.num_subpartitions
+    halves = [range(n // 2), range(n // 2, n)]
+    fresh = open_shuffle(shuffle.path, version)
+    parts = fresh.for_tasks([adjacent_ranges(half) for half in halves])
+    monkeypatch.undo()
+    found = [
+        pickle.loads(pickle.dumps(part)).read(half, with_subpartition=True).read_all()
+        for part, half in zip(parts, halves, strict=True)
+    ]
+    assert pa.concat_tables(found).combine_chunks() == rows.combine_chunks()
 
 
 def test_the_newest_version_is_the_last():
