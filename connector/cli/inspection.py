@@ -83,6 +83,8 @@ class LayoutFacts:
     num_regions: int
     num_chunks: int | None
     """None when the indexes exceed :data:`MAX_INDEX_BYTES`, or one cannot be read."""
+    num_masked_rows: int = 0
+    """Rows in these files that masks took; a merge that rewrites leaves them out."""
     problem: str | None = None
     """Why an index could not be read."""
 
@@ -248,6 +250,7 @@ def _layout(shuffle: Shuffle) -> LayoutFacts:
         num_files=len(files),
         num_regions=sum(file.num_regions for file in files),
         num_chunks=num_chunks,
+        num_masked_rows=sum(file.mask.num_rows for file in files),
         problem=problem,
     )
 

@@ -107,6 +107,8 @@ def show_facts(console: Console, facts: ShuffleFacts) -> None:
         mean = format_bytes(sizes.data_bytes / layout.num_chunks)
         parts.append(f"{count_of(layout.num_chunks, 'chunk')} of {mean} on average")
     line("  " + ", ".join(parts))
+    if layout.num_masked_rows:
+        line(f"  {count_of(layout.num_masked_rows, 'row')} masked: on disk, and not read")
     for text in work_lines(facts.counters):
         line(f"  {text}")
     for directory in facts.directories:

@@ -12,7 +12,13 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from arrow_format import RoundRobinPartitioner, WriteOptions, open_shuffle, write_shuffle
+from arrow_format import (
+    RoundRobinPartitioner,
+    WriteOptions,
+    delete_rows,
+    open_shuffle,
+    write_shuffle,
+)
 from arrow_format.jobs.merge import MergePlan
 from arrow_format.write.merge_policy import Facts, PlannedMerge
 from connector.cli import main as cli
@@ -216,8 +222,20 @@ class TestInspect:
             "num_files": 2,
             "num_regions": 2,
             "num_chunks": 2,
+            "num_masked_rows": 0,
             "problem": None,
         }
+
+    def test_rows_that_masks_took_are_counted(self, run, tmp_path):
+        write_shuffle(table_of(20), tmp_path, num_subpartitions=2, keys="k", options=FAST)
+        assert "masked" not in run("inspect", tmp_path)[1]
+        receipt = delete_rows(tmp_path, {"k": [3, 4]}, erase=False, options=FAST)
+        assert receipt.num_rows > 0
+        assert (
+            f"{receipt.num_rows} rows masked: on disk, and not read" in run("inspect", tmp_path)[1]
+        )
+        facts = json.loads(run("inspect", tmp_path, "--json")[1])
+        assert facts["layout"]["num_masked_rows"] == receipt.num_rows
 
     def test_versions_that_were_overwritten_are_not_live(self, run, tmp_path):
         for _ in range(2):
