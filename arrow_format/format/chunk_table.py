@@ -222,7 +222,7 @@ class ChunkTable:
         """
         if self.encoding[chunk] != Encoding.FRAMES:
             return None
-        wanted = set(self.column_frame[chunk].take(columns).tolist())
+        wanted = set(self.column_frame[chunk, list(columns)].tolist())
         if len(wanted) == self.num_frames[chunk]:
             return None
         first, end = self.first_frame[chunk : chunk + 2]

@@ -30,8 +30,11 @@ def test_totals_of_all_tasks_stay_within_what_the_driver_takes(path, monkeypatch
 
 @pytest.mark.parametrize("task", [0, 7])
 def test_totals_above_the_bound_of_one_task_are_not_sent(path, task, monkeypatch):
-    monkeypatch.setattr(map_status, "MAX_TOTALS_BYTES", 100)
     status = run(begin(path), task, [1])
+    bound = len(status_to_row(status)["totals"])
+    monkeypatch.setattr(map_status, "MAX_TOTALS_BYTES", bound)
+    assert status_to_row(status)["totals"] is not None
+    monkeypatch.setattr(map_status, "MAX_TOTALS_BYTES", bound - 1)
     assert status_to_row(status)["totals"] is None
     (back,) = statuses_from_rows([status_to_row(status)])
     assert replace(back.output, position=None) == replace(status.output, position=None)
