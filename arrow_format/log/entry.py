@@ -39,7 +39,7 @@ from arrow_format.log.job_ends import (
     given_up_at,
     join_jobs,
 )
-from arrow_format.log.outputs import SCHEMA as OUTPUT_SCHEMA
+from arrow_format.log.output_table import SCHEMA as OUTPUT_SCHEMA
 from arrow_format.log.outputs import (
     MapOutputs,
     check_keys,

@@ -14,7 +14,7 @@ from msgspec import Struct
 from arrow_format.arrays.buffers import text_array, to_arrow, to_numpy, to_scalar
 from arrow_format.format.batch_frame import decode_table, encode_table
 from arrow_format.log.framing import corrupt_if_malformed, from_frame, to_frame
-from arrow_format.log.outputs import are_names
+from arrow_format.log.output_table import are_names
 from arrow_format.model import MAX_INTEGER, Name, Natural
 
 if TYPE_CHECKING:

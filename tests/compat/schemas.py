@@ -15,7 +15,7 @@ import pyarrow as pa
 from arrow_format.format.index_blocks import BLOCK_SCHEMA
 from arrow_format.log.entry import LogEntry
 from arrow_format.log.job_ends import NO_JOBS
-from arrow_format.log.outputs import SCHEMA as ADDED
+from arrow_format.log.output_table import SCHEMA as ADDED
 from arrow_format.model import PartitionedFileMetadata
 
 if TYPE_CHECKING:

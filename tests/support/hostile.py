@@ -19,7 +19,7 @@ from arrow_format.format.batch_frame import decode_batch, decode_table, encode_b
 from arrow_format.format.index_blocks import BLOCK_SCHEMA
 from arrow_format.format.index_file import TAIL_BYTES, assemble, directory_place, encode_index
 from arrow_format.log.framing import from_frame, to_frame
-from arrow_format.log.outputs import SCHEMA
+from arrow_format.log.output_table import SCHEMA
 from tests.support.exhaustive import times
 from tests.support.indexes import decode_index, statistics_of
 

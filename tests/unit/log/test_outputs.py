@@ -12,9 +12,9 @@ from arrow_format.arrays.column_ids import Columns
 from arrow_format.errors import CorruptShuffleError
 from arrow_format.format.batch_frame import decode_table, encode_table
 from arrow_format.format.statistics import UNKNOWN
+from arrow_format.log.output_table import SCHEMA
 from arrow_format.log.outputs import (
     NO_OUTPUTS,
-    SCHEMA,
     MapOutputs,
     check_keys,
     decode_outputs,
