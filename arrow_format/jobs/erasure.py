@@ -166,7 +166,8 @@ class ErasureStatus:
             count = count_of(self.files_with_dropped_columns, "file")
             yield (
                 f"  note       {count} of the newest version have columns that were dropped, which "
-                f"erases nothing; a merge that rewrites does: arrow-shuffle merge {self.path}"
+                f"erases nothing; a merge that joins them does: arrow-shuffle merge {self.path} "
+                "--rewrite always"
             )
 
 

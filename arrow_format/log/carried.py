@@ -28,6 +28,10 @@ CARRIED_BYTES = 64 << 10
 ALL_CARRIED_BYTES = 16 << 20
 """Nor do all tasks together, by estimate, where each has a part of its own."""
 
+MAX_LOOKED_AT = 50_000_000
+"""Parts are made by looking at each file and subpartition for each task: no more often than this,
+which takes some seconds."""
+
 _LEAST_OUTPUT_BYTES, _FILE_BYTES, _TOTALS_BYTES = 12, 64, 16
 """What a map output takes at least, a file and the totals of a subpartition about."""
 
@@ -86,10 +90,12 @@ def _bare(entry: LogEntry) -> LogEntry:
 def parts_of(snapshot: Snapshot, tasks: Sequence[Ranges]) -> list[Snapshot] | None:
     """Return what each of several tasks reads of a version, by their ranges of subpartitions.
 
-    None where all of them together are too large to be carried: where most files have rows of most
-    ranges, each would repeat nearly all.
+    None where all of them together are too large to be carried, or take too long to be made: where
+    most files have rows of most ranges, each would repeat nearly all.
     """
-    outputs = snapshot.map_outputs
+    outputs, n = snapshot.map_outputs, snapshot.newest.num_subpartitions
+    if len(tasks) * (outputs.num_files + n) > MAX_LOOKED_AT:
+        return None
     firsts, ends = (np.sort(outputs.of_files(f"{side}_subpartition")) for side in ("first", "end"))
     hulls: Int64Array = np.array([(task[0][0], task[-1][1]) for task in tasks if task], np.int64)
     starts, stops = hulls.reshape(-1, 2).T

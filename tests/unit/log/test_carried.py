@@ -180,6 +180,16 @@ class TestParts:
         assert all(part is shuffle for part in shuffle.for_tasks(one_each))
         assert shuffle.for_tasks(one_each[:2])[0] is not shuffle
 
+    def test_where_parts_would_take_long_to_be_made_it_goes_by_name(
+        self, path, monkeypatch, by_name
+    ):
+        shuffle = open_shuffle(path)
+        looked_at = shuffle.snapshot.map_outputs.num_files + N
+        monkeypatch.setattr(carried, "MAX_LOOKED_AT", 3 * looked_at)
+        one_each = [((number, number + 1),) for number in range(4)]
+        assert all(part is shuffle for part in shuffle.for_tasks(one_each))
+        assert all(part is not shuffle for part in shuffle.for_tasks(one_each[:3]))
+
 
 @settings(max_examples=200)
 @given(
