@@ -13,7 +13,7 @@ import numpy as np
 from arrow_format.format.regions import RegionKind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from arrow_format.format.masks import RowMask
     from arrow_format.format.regions import Region
@@ -70,23 +70,55 @@ def _ordinals(
     seen = np.zeros(num_subpartitions + 1, np.int64)
     numbers, ordinals = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for wanted, (regions, mask) in zip(rows, before, strict=True):
-        gone = {} if mask is None else mask.rows()
-        for region in regions:
+        for region, gone in _with_gone(regions, mask):
             ids, edges = _slots(region, num_subpartitions)
-            gone_before = np.zeros(len(edges), np.int64)
-            of_region = gone.get(region.number)
-            if of_region is not None:
-                gone_before = np.searchsorted(of_region, edges)
+            gone_before = np.searchsorted(gone, edges)
             asked = wanted.get(region.number)
             if asked is not None:
                 slot = np.searchsorted(edges, asked, side="right") - 1
-                own = asked - edges[slot]
-                if of_region is not None:
-                    own -= np.searchsorted(of_region, asked) - gone_before[slot]
+                own = asked - edges[slot] - (np.searchsorted(gone, asked) - gone_before[slot])
                 numbers.append(ids[slot])
                 ordinals.append(seen[ids[slot]] + own)
-            seen[ids] += np.diff(edges) - np.diff(gone_before)
+            seen[ids] += np.diff(edges - gone_before)
     return np.concatenate(numbers), np.concatenate(ordinals)
+
+
+def are_copies(
+    before: Sequence[tuple[Sequence[Region], RowMask | None]],
+    after: Sequence[Sequence[Region]],
+    num_subpartitions: int,
+) -> bool:
+    """Whether each new region has the rows that were left of one, as :func:`moved_rows` has them.
+
+    Sorted rows that were joined have another order. Files of some subpartitions each may have as
+    many rows as those before; of each subpartition they do not, unless nothing was joined.
+    """
+    left = [
+        _counts(region, gone, num_subpartitions)
+        for regions, mask in before
+        for region, gone in _with_gone(regions, mask)
+    ]
+    written = [_counts(each, _NONE, num_subpartitions) for regions in after for each in regions]
+    left = [counts for counts in left if counts.size]
+    return len(left) == len(written) and all(map(np.array_equal, left, written))
+
+
+_NONE: Int64Array = np.empty(0, np.int64)
+
+
+def _with_gone(
+    regions: Sequence[Region], mask: RowMask | None
+) -> Iterator[tuple[Region, Int64Array]]:
+    """Yield regions, each with its rows that were gone."""
+    gone = {} if mask is None else mask.rows()
+    return ((region, gone.get(region.number, _NONE)) for region in regions)
+
+
+def _counts(region: Region, gone: Int64Array, num_subpartitions: int) -> Int64Array:
+    """Return the subpartitions with rows that are left, in their order, and how many each has."""
+    ids, edges = _slots(region, num_subpartitions)
+    counts = np.diff(edges - np.searchsorted(gone, edges))
+    return np.stack([ids, counts])[:, counts > 0]
 
 
 def _slots(region: Region, num_subpartitions: int) -> tuple[Int64Array, Int64Array]:

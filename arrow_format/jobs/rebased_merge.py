@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from arrow_format.arrays.buffers import to_numpy
-from arrow_format.format.moved_rows import moved_rows
+from arrow_format.format.moved_rows import are_copies, moved_rows
 from arrow_format.jobs.mask_rows import MaskedRows, mask_rows
 from arrow_format.log.outputs import MapOutputs, key_of
 from arrow_format.log.totals import sum_totals
@@ -18,7 +18,6 @@ from arrow_format.read.index_cache import IndexCache
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from arrow_format.format.regions import Region
     from arrow_format.jobs.job import ShuffleJob
     from arrow_format.jobs.replacement import Replacement
     from arrow_format.log.snapshot import Snapshot
@@ -63,41 +62,41 @@ class RebasedMerge:
                 added = sum_totals([added, lost[1]], n)
                 added = added[0] - lost[0][0], added[1] - lost[0][1]
             else:
-                fitted.append(carried)
+                fitted.append(carried[0])
+                added = added[0], added[1] + carried[1]
         return (fitted, added) if fitted else (changes, added)
 
     def _carried(
         self, change: Replacement, known: Sequence[MapOutput | None]
-    ) -> Replacement | None:
-        """Return a replacement of inputs as they are now; None where it cannot be one."""
+    ) -> tuple[Replacement, Int64Array | int] | None:
+        """Return a replacement of inputs as they are now; None where it cannot be one.
+
+        Also what that adds to the bytes of each subpartition: no row is left of some new files.
+        """
         now = [output for output in known if output is not None]
         if len(now) < len(known) or [each.position for each in now] != [
             each.position for each in change.inputs
         ]:
             return None
         if now == [*change.inputs]:
-            return change
+            return change, 0
         before, later = self._opened(change.inputs), self._opened(now)
         after = self._opened(change.outputs)
-        regions = [[*index.regions] for index in after]
-        if self._version.sort_by and not _are_copies(before, regions):
+        regions = [index.regions for index in after]
+        stored, n = [(index.regions, index.mask) for index in before], self._job.num_subpartitions
+        if self._version.sort_by and not are_copies(stored, regions, n):
             return None
         rows = [_new_rows(old, new) for old, new in zip(before, later, strict=True)]
-        moved = moved_rows(
-            rows,
-            [(index.regions, index.mask) for index in before],
-            regions,
-            self._job.num_subpartitions,
-        )
+        moved = moved_rows(rows, stored, regions, n)
         masked = []
         for output in change.outputs:
             count = len(output.files)
             masked.append(MaskedRows(output, after[:count], moved[:count]))
             after, moved = after[count:], moved[count:]
         # Totals are without these rows already.
-        replaced, _ = mask_rows(self._job, masked)
+        replaced, (_, sizes) = mask_rows(self._job, masked)
         outputs = tuple(output for each in replaced for output in each.outputs)
-        return replace(change, inputs=now, outputs=outputs)
+        return replace(change, inputs=now, outputs=outputs), sizes
 
     def _opened(self, outputs: Sequence[MapOutput]) -> list[PartitionedFileReader]:
         files = [(output, file) for output in outputs for file in output.files]
@@ -117,14 +116,3 @@ def _new_rows(before: PartitionedFileReader, now: PartitionedFileReader) -> dict
         for region, gone in rows.items()
     }
     return {region: gone for region, gone in new.items() if len(gone)}
-
-
-def _are_copies(before: Sequence[PartitionedFileReader], after: Sequence[Sequence[Region]]) -> bool:
-    """Whether no regions were joined: each has the rows that were left of one."""
-    left = []
-    for index in before:
-        gone = {} if index.mask is None else index.mask.rows()
-        left += [each.num_rows - len(gone.get(each.number, ())) for each in index.regions]
-    return [count for count in left if count] == [
-        region.num_rows for regions in after for region in regions
-    ]

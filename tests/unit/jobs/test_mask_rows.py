@@ -81,7 +81,7 @@ def append_with_broadcasts(path, start):
 
 def contents(path, version=None):
     shuffle = open_shuffle(path, version)
-    return [shuffle.subpartition(i).read_all() for i in range(N)]
+    return [shuffle.subpartition(i).read_all() for i in range(shuffle.num_subpartitions)]
 
 
 def without(tables, keys):

@@ -1,5 +1,9 @@
 """A merge that others overtake: masks go along, and only what is gone is left out."""
 
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from arrow_format import (
@@ -140,6 +144,51 @@ def test_sorted_rows_that_were_joined_are_merged_again(tmp_path, monkeypatch, ho
         with pytest.raises(CommitConflictError, match="has other rows"):
             merge_shuffle(path, options=TINY, **how)
     assert contents(path) == expected
+
+
+def append_halves(path, **how):
+    """Write two map outputs of 100 rows of each of two subpartitions; return two keys of each."""
+    options = replace(TINY, sort_buffer_bytes=1 << 20)
+    table = pa.table({"k": np.arange(40)})
+    write_shuffle(table, f"{path}-keys", keys="k", num_subpartitions=2, options=options)
+    keys = [open_shuffle(f"{path}-keys").subpartition(i).read_all()["k"][:2] for i in range(2)]
+    ids = np.tile(np.concatenate(keys), 50)
+    for start in range(2):
+        v = np.random.default_rng(start).permutation(200)
+        write_shuffle(
+            pa.table({"k": ids, "v": v}), path, keys="k", num_subpartitions=2, mode="append",
+            options=options, **how,
+        )  # fmt: skip
+    return [each.to_pylist() for each in keys]
+
+
+@guarantee("masked rows")
+def test_sorted_rows_that_were_joined_may_be_in_regions_as_large_as_before(tmp_path, monkeypatch):
+    path = tmp_path / "s"
+    ((key, _), _) = append_halves(path, sort_by="v")
+    expected = without(contents(path), [key])
+    monkeypatch.setattr(MergePolicy, "range_bytes", lambda *_: 400)
+    meanwhile(monkeypatch, lambda number: mask(path, [key]))
+    with pytest.raises(CommitConflictError, match="has other rows"):
+        merge_shuffle(path, options=TINY, policy=MergePolicy(rewrite="always"), **BY_SUBPARTITION)
+    assert contents(path) == expected
+
+
+@guarantee("masked rows")
+def test_a_new_file_of_which_no_row_is_left_is_not_named(tmp_path, monkeypatch):
+    path = tmp_path / "s"
+    first, _ = append_halves(path)
+    expected = without(contents(path), first)
+    monkeypatch.setattr(MergePolicy, "range_bytes", lambda *_: 400)
+    meanwhile(monkeypatch, lambda number: mask(path, first) if number == 0 else None)
+    report = merge_shuffle(
+        path, options=TINY, policy=MergePolicy(rewrite="always"), **BY_SUBPARTITION
+    )
+    assert report.plan.num_tasks == 2
+    shuffle = open_shuffle(path)
+    assert len(shuffle.map_outputs) == 1
+    assert contents(path) == expected
+    assert sum(shuffle.subpartition_bytes.to_pylist()) == shuffle.num_bytes
 
 
 @guarantee("concurrent merge")
