@@ -29,7 +29,12 @@ from arrow_format.jobs.deletion_receipt import DeletionReceipt, HoldingFile
 from arrow_format.jobs.job_files import job_directory
 from arrow_format.jobs.kept_outputs import superseded_outputs
 from arrow_format.jobs.mask_rows import MaskedRows, mask_rows
-from arrow_format.jobs.replacement import Replacement, expiry_is_conflict, replace_outputs
+from arrow_format.jobs.replacement import (
+    Replacement,
+    expiry_is_conflict,
+    open_to_replace,
+    replace_outputs,
+)
 from arrow_format.keys.key_set import KeySet
 from arrow_format.keys.partitioner import HashPartitioner, key_columns
 from arrow_format.keys.range_partitioner import RangePartitioner
@@ -43,7 +48,6 @@ from arrow_format.model import MapOutput, Transaction
 from arrow_format.options import WriteOptions, check_flag, check_type
 from arrow_format.read.index_cache import IndexCache
 from arrow_format.read.key_search import Matches, search
-from arrow_format.read.shuffle import open_shuffle
 from arrow_format.storage.local_dirs import WriteRoots, known_roots
 from arrow_format.storage.open import Place, open_storage
 from arrow_format.storage.root_owner import directory_id
@@ -156,9 +160,7 @@ def delete_rows(
         before = repeated_deletion(storage, once)
         if before is not None:
             return before
-        shuffle = open_shuffle(storage)
-        log = CommitLog(storage)
-        check_expected(log, log.view(), expected_version)
+        shuffle = open_to_replace(storage, expected_version)
         deletion = _Deletion(shuffle, keys, options, once, expected_version, on_bytes, erase=erase)
         try:
             with expiry_is_conflict("delete", shuffle):

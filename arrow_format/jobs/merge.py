@@ -16,9 +16,13 @@ from arrow_format.errors import OptionError
 from arrow_format.format.regions import RegionKind
 from arrow_format.jobs.merge_work import MapOutputMerges, SubpartitionMerge
 from arrow_format.jobs.rebased_merge import RebasedMerge
-from arrow_format.jobs.replacement import Replacement, expiry_is_conflict, replace_outputs
-from arrow_format.log.commit_log import CommitLog
-from arrow_format.log.conflicts import check_expected, check_version_number
+from arrow_format.jobs.replacement import (
+    Replacement,
+    expiry_is_conflict,
+    open_to_replace,
+    replace_outputs,
+)
+from arrow_format.log.conflicts import check_version_number
 from arrow_format.options import (
     MERGE_BY,
     MIN_MEMORY_BYTES,
@@ -30,7 +34,7 @@ from arrow_format.options import (
 )
 from arrow_format.read.index_cache import IndexCache
 from arrow_format.read.presentation import HasText, format_bytes
-from arrow_format.read.shuffle import Shuffle, open_shuffle
+from arrow_format.storage.open import open_storage
 from arrow_format.write.merge_policy import Facts, MergePolicy, PlannedMerge
 from arrow_format.write.merger import ignore
 from arrow_format.write.range_plan import Piece, plan_pieces
@@ -42,6 +46,7 @@ if TYPE_CHECKING:
     from arrow_format.jobs.merge_work import MergeWork
     from arrow_format.log.totals import Totals
     from arrow_format.model import MapOutput, MapStatus
+    from arrow_format.read.shuffle import Shuffle
     from arrow_format.storage.open import Place
 
 
@@ -261,10 +266,7 @@ def merge_with(
     check_type("options", options, WriteOptions)
     check_version_number(expected_version)
     reading = ReadOptions(memory_bytes=max(2 * options.sort_buffer_bytes, MIN_MEMORY_BYTES))
-    shuffle = open_shuffle(path, options=reading, storage_options=storage_options)
-    if expected_version is not None:  # the commit asks again
-        log = CommitLog(shuffle.storage)
-        log.read(lambda view: check_expected(log, view, expected_version))
+    shuffle = open_to_replace(open_storage(path, storage_options), expected_version, reading)
     plan = plan_merge(shuffle, policy, by)
     before = _facts(shuffle.map_outputs)
     if not plan.merges:

@@ -15,12 +15,13 @@ from arrow_format.errors import CommitConflictError, CorruptShuffleError, Option
 from arrow_format.jobs.cleanup import abort_after, append_entry, remove_losers
 from arrow_format.jobs.job import ShuffleJob
 from arrow_format.log.commit_log import CommitLog, draft
-from arrow_format.log.conflicts import Claims, check_needs
+from arrow_format.log.conflicts import Claims, check_expected, check_needs
 from arrow_format.log.delta import compose
 from arrow_format.log.entry import TAKE_NOTHING
 from arrow_format.log.outputs import NO_OUTPUTS, MapOutputs
 from arrow_format.log.reader import has_expired
 from arrow_format.log.snapshot import Snapshot
+from arrow_format.read.shuffle import open_shuffle
 from arrow_format.storage.credentials import check_end
 from arrow_format.storage.local_dirs import check_local_dirs
 
@@ -34,8 +35,9 @@ if TYPE_CHECKING:
     from arrow_format.log.reader import LogView
     from arrow_format.log.totals import Totals
     from arrow_format.model import Int32Array, MapOutput
-    from arrow_format.options import WriteOptions
+    from arrow_format.options import ReadOptions, WriteOptions
     from arrow_format.read.shuffle import Shuffle
+    from arrow_format.storage.open import Storage
 
     Fit = Callable[
         [Sequence["Replacement"], Totals, MapOutputs], tuple[Sequence["Replacement"], Totals]
@@ -105,6 +107,24 @@ def _refuse(batch: pa.RecordBatch) -> Int32Array:
     del batch
     msg = "rows that are kept are assigned already"
     raise OptionError(msg)
+
+
+def open_to_replace(
+    storage: Storage, expected_version: int | None, options: ReadOptions | None = None
+) -> Shuffle:
+    """Open the newest version, and raise what is known already to keep a commit from following it.
+
+    Raises as :func:`arrow_format.open_shuffle`, CommitConflictError after another version than the
+    expected one, and FormatVersionError where only a newer release may write.
+    """
+    shuffle, log = open_shuffle(storage, options=options), CommitLog(storage)
+
+    def check(view: LogView) -> None:
+        log.check_writers(view)
+        check_expected(log, view, expected_version)
+
+    log.read(check)
+    return shuffle
 
 
 def replacing_job(shuffle: Shuffle, options: WriteOptions, num_map_tasks: int) -> ShuffleJob:

@@ -1,6 +1,8 @@
 """What only newer releases may write: this one reads it, and changes nothing."""
 
 from datetime import timedelta
+from pathlib import Path
+from shutil import copytree
 
 import pytest
 
@@ -21,6 +23,8 @@ from arrow_format.storage.open import open_storage
 from tests.support.hostile import entry_json, forged_frame
 from tests.support.results import rows, write
 from tests.support.small_shuffles import files_below
+
+KIT = Path(__file__).parents[2] / "compat" / "v1"
 
 
 def test_what_only_newer_releases_may_write_is_read_and_written_no_more(tmp_path):
@@ -48,3 +52,19 @@ def test_what_only_newer_releases_may_write_is_read_and_written_no_more(tmp_path
         with pytest.raises(FormatVersionError, match=r"feature 'masks', which .* can be read"):
             act()
     assert files_below(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda path: delete_rows(path, {"id": [2]}),
+        lambda path: delete_rows(path, {"id": [2]}, erase=False),
+        merge_shuffle,
+        lambda path: merge_shuffle(path, by="subpartition"),
+    ],
+)
+def test_files_of_more_subpartitions_are_not_opened_to_be_replaced(tmp_path, act):
+    path = tmp_path / "s"
+    copytree(KIT / "rescaled" / "shuffle", path)
+    with pytest.raises(FormatVersionError, match=r"feature 'rescale', which .* can be read"):
+        act(path)
