@@ -21,7 +21,7 @@ from arrow_format.log.entry import TAKE_NOTHING
 from arrow_format.log.outputs import NO_OUTPUTS, MapOutputs
 from arrow_format.log.reader import has_expired
 from arrow_format.log.snapshot import Snapshot
-from arrow_format.read.shuffle import open_shuffle
+from arrow_format.read.shuffle import opened
 from arrow_format.storage.credentials import check_end
 from arrow_format.storage.local_dirs import check_local_dirs
 
@@ -65,18 +65,25 @@ class _Current:
         self._log = log
         self._composed: Snapshot | None = None
         self._number = 0
+        """Of the last look; 0 before one."""
         self._later: list[LogEntry] = []
         """Entries after that number, without gaps."""
 
-    def look(self, view: LogView) -> Snapshot | None:
-        """Return the newest version; None where that has all that it had at the last look."""
-        follows = self._composed is not None and view.newest == self._number + 1
-        self._number = view.newest
+    @contextlib.contextmanager
+    def look(self, view: LogView) -> Iterator[Snapshot | None]:
+        """Give the newest version; None where it has all that it had at the last look.
+
+        A look that raised does not count: what it found was not checked.
+        """
+        follows = self._number and view.newest == self._number + 1
+        self._number = 0
         if follows and view.last is not None and view.last.operation in TAKE_NOTHING:
             self._later.append(view.last)
-            return None
-        self._composed, self._later = self._log.snapshot_of(view), []
-        return self._composed
+            yield None
+        else:
+            self._composed, self._later = self._log.snapshot_of(view), []
+            yield self._composed
+        self._number = view.newest
 
     def version(self) -> Snapshot:
         """Return the newest version as of the last look, at which there was one."""
@@ -117,14 +124,15 @@ def open_to_replace(
     Raises as :func:`arrow_format.open_shuffle`, CommitConflictError after another version than the
     expected one, and FormatVersionError where only a newer release may write.
     """
-    shuffle, log = open_shuffle(storage, options=options), CommitLog(storage)
 
-    def check(view: LogView) -> None:
-        log.check_writers(view)
-        check_expected(log, view, expected_version)
+    def look(log: CommitLog, view: LogView) -> Snapshot | None:
+        newest = log.snapshot_of(view)
+        if newest is not None and newest.ended is None:
+            log.check_writers(view)
+            check_expected(log, view, expected_version)
+        return newest
 
-    log.read(check)
-    return shuffle
+    return opened(storage, look, options)
 
 
 def replacing_job(shuffle: Shuffle, options: WriteOptions, num_map_tasks: int) -> ShuffleJob:
@@ -226,26 +234,26 @@ def _commit(
 
     def decide(view: LogView) -> LogEntry:
         nonlocal inputs, outputs, totals
-        composed = current.look(view)
-        if composed is not None:
-            changes = replacements
-            if fitted is not None:
-                changes, totals = fitted(replacements, added, composed.map_outputs)
-            inputs = MapOutputs.of(chain.from_iterable(change.inputs for change in changes))
-            outputs = MapOutputs.of(chain.from_iterable(change.outputs for change in changes))
-            if not any(output.column_ids for output in outputs):  # else inputs with a mask
-                outputs = outputs.with_columns(job.known)
-        claims = Claims(expected_version, inputs)
-        check_needs(operation, log, view, claims, composed.map_outputs if composed else None)
-        entry = draft(
-            view,
-            operation,
-            job_id=job.job_id,
-            map_outputs=outputs,
-            removed=inputs.keys,
-            totals=totals,
-        )
-        return entry if complete is None else complete(entry, view, current.version)
+        with current.look(view) as composed:
+            if composed is not None:
+                changes = replacements
+                if fitted is not None:
+                    changes, totals = fitted(replacements, added, composed.map_outputs)
+                inputs = MapOutputs.of(chain.from_iterable(change.inputs for change in changes))
+                outputs = MapOutputs.of(chain.from_iterable(change.outputs for change in changes))
+                if not any(output.column_ids for output in outputs):  # else inputs with a mask
+                    outputs = outputs.with_columns(job.known)
+            claims = Claims(expected_version, inputs)
+            check_needs(operation, log, view, claims, composed.map_outputs if composed else None)
+            entry = draft(
+                view,
+                operation,
+                job_id=job.job_id,
+                map_outputs=outputs,
+                removed=inputs.keys,
+                totals=totals,
+            )
+            return entry if complete is None else complete(entry, view, current.version)
 
     entry = append_entry(job, log, decide)
     assert entry is not None  # since decide returns an entry, or raises

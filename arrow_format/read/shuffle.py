@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from arrow_format.filters.row_filter import RowFilter
     from arrow_format.log.carried import Ranges
     from arrow_format.log.entry import LogEntry
+    from arrow_format.log.reader import LogView
     from arrow_format.log.snapshot import LaterColumns, Snapshot, VersionSpan
     from arrow_format.log.version_names import VersionName
     from arrow_format.model import Int64Array, MapOutput
@@ -812,9 +813,22 @@ def open_shuffle(
     storage = open_storage(path, storage_options)
     if version is not None:
         version = parse_version_name(version)
+    return opened(
+        storage,
+        lambda log, view: log.snapshot_of(view, resolve_version(log, view, version)),
+        options,
+    )
+
+
+def opened(
+    storage: Storage,
+    look: Callable[[CommitLog, LogView], Snapshot | None],
+    options: ReadOptions | None,
+) -> Shuffle:
+    """Open what ``look`` finds in the log, in one read of it; raises as :func:`open_shuffle`."""
     check_there(storage)
     log = CommitLog(storage)
-    snapshot = log.read(lambda view: log.snapshot_of(view, resolve_version(log, view, version)))
+    snapshot = log.read(lambda view: look(log, view))
     if snapshot is None:
         raise no_version_error(log)
     if snapshot.ended is not None:

@@ -429,3 +429,14 @@ def _(stage: Stage) -> dict[str, Act]:
         ),
         "R": actors.read(),
     }
+
+
+def _and_a_collection(late: str, stage: Stage) -> dict[str, Act]:
+    """Files that are to be replaced are replaced by others, and removed, before a late commit."""
+    stage.rows(1, 2)
+    other = actors.commit("overwrite", stage.job([21], "overwrite"))
+    return {"M": KINDS[late](stage, 1), "O": actors.in_turn(other, actors.collect())}
+
+
+for _kind in ("merge", "delete", "mask"):
+    scenario(f"late {_kind}, overwrite and gc")(partial(_and_a_collection, _kind))

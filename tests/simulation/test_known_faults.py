@@ -32,6 +32,15 @@ SCHEDULES = {
         "late merge and read on a store",
         "M@entry O@collects pause R@read-entry O$ M@read-expired R$ M$",
     ),
+    # The inputs of a merge were overwritten, and removed while it looked whether it still fits: it
+    # took the next entry, of the collection, for all that was new, and replaced nothing by nothing.
+    **{
+        f"a merge whose inputs are removed while it is committed{on}": (
+            f"late merge, overwrite and gc{on}",
+            f"M@job O@jobs O*1 M@read-index#{reads} O$ M$",
+        )
+        for on, reads in (("", 4), (" on a store", 2))
+    },
     # The merge is interrupted while its put is on its way, and the store does not take the fence:
     # its files were removed, and then the put was carried out.
     **{

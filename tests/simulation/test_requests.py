@@ -56,8 +56,8 @@ EXPECTED = {
     ("merge with nothing to do", MANY): Requests(2, 2, 13, 1, 0, 0, 9),
     # It reads the rows of the keys' subpartitions in every region.
     # And every entry, for the bounds that the log has.
-    ("delete", FEW): Requests(11, 12, 74, 1, 1, 0, 35),
-    ("delete", MANY): Requests(11, 12, 1261, 1, 1, 0, 197),
+    ("delete", FEW): Requests(9, 10, 73, 1, 1, 0, 32),
+    ("delete", MANY): Requests(9, 10, 1260, 1, 1, 0, 194),
     ("rollback", FEW): Requests(4, 4, 8, 11, 1, 0, 13),
     ("rollback", MANY): Requests(4, 4, 8, 11, 1, 0, 13),
     ("tag", FEW): Requests(5, 5, 9, 1, 2, 0, 14),
