@@ -50,15 +50,18 @@ class PlacementCheck:
         return [i for name in names if (i := schema.get_field_index(name)) >= 0]
 
     def check_stored(self, source: ChunkReader, chunk: ChunkRead, stored: pa.Buffer) -> None:
-        """Check all rows of a chunk as it is stored, of which the keys alone are decoded.
+        """Check the rows of a chunk as it is stored, of which the keys alone are decoded.
 
-        Raises as :meth:`check_rows`.
+        Not those of other blocks of its index, which were not read: they are rows of subpartitions
+        that nobody asked for. Raises as :meth:`check_rows`.
         """
-        start, end = source.index.regions[chunk.part].chunk_rows(chunk.chunk)
-        whole = replace(chunk, first_row=0, end_row=end - start)
+        part = source.index.regions[chunk.part]
+        start, end = part.chunk_rows(chunk.chunk)
+        known = replace(chunk, first_row=max(0, -start), end_row=min(end, part.num_rows) - start)
         schema = source.index.metadata.data_schema
         decoder = ChunkDecoder(schema, self.columns_of(schema))
-        self.check_rows(source, whole, ChunkReader(source.index, decoder).decode(chunk, stored))
+        rows = ChunkReader(source.index, decoder).decode(chunk, stored)
+        self.check_rows(source, known, rows.slice(known.first_row, known.end_row - known.first_row))
 
     def check_rows(self, source: ChunkReader, chunk: ChunkRead, rows: pa.RecordBatch) -> None:
         """Check the rows wanted of a chunk, with the keys at least, in the schema of the file.

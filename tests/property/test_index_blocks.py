@@ -5,13 +5,21 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from arrow_format import merge_shuffle, open_shuffle, write_shuffle
+from arrow_format import (
+    ColumnPartitioner,
+    HashPartitioner,
+    delete_rows,
+    merge_shuffle,
+    open_shuffle,
+    write_shuffle,
+)
 from arrow_format.errors import CorruptShuffleError
 from arrow_format.format import column_frames, index_file
 from arrow_format.jobs.commit import commit_job
@@ -47,13 +55,15 @@ SMALL = st.sampled_from([0, partitioned_file.SMALL_BYTES])
 
 FRAMES = st.sampled_from([1, 100, column_frames.MIN_FRAME_BYTES])
 """Bytes from which on a column has a frame of its own."""
+PARTITIONERS = st.sampled_from([FromColumn(), ColumnPartitioner("p"), HashPartitioner("p")])
+"""One that nobody can ask where a row belongs, and two that are asked."""
 GAPS = st.sampled_from([0, 1, 50, 300, PosixStorage.gap_bytes])
 """Bytes between frames that are read although nobody wants them."""
 
 
-def commit(path, n, tasks, options, sort_by):
+def commit(path, n, tasks, options, sort_by, partitioner):
     job = begin_job(
-        path, SCHEMA, num_subpartitions=n, partitioner=FromColumn(), options=options,
+        path, SCHEMA, num_subpartitions=n, partitioner=partitioner, options=options,
         sort_by=sort_by,
     )  # fmt: skip
     statuses = [
@@ -63,15 +73,25 @@ def commit(path, n, tasks, options, sort_by):
     commit_job(job, statuses, mode="append")
 
 
-def rows_of(n, tasks):
+def rows_of(n, tasks, partitioner):
     """Every `(subpartition, p, v, s)` that a reader must find."""
     found = []
     for number, ids in enumerate(tasks):
         for batch in numbered_batches(ids, 100 * number):
-            for row in batch.to_pylist():
-                everyone = range(n) if row["p"] == BROADCAST else [row["p"]]
+            places = partitioner.bind(SCHEMA, n, number)(batch).tolist()
+            for place, row in zip(places, batch.to_pylist(), strict=True):
+                everyone = range(n) if place == BROADCAST else [place]
                 found += [(subpartition, *row.values()) for subpartition in everyone]
     return sorted(found)
+
+
+def masked(path, written, data):
+    """Mark the rows of some keys as gone, and return those that are left."""
+    keys = data.draw(st.lists(st.integers(0, 40), max_size=6, unique=True))
+    if keys:
+        keys_of_rows = {"p": pa.array(keys, SCHEMA.field("p").type)}
+        delete_rows(path, keys_of_rows, erase=False, options=WriteOptions(sync=False))
+    return [row for row in written if row[1] not in keys]
 
 
 @settings(max_examples=times(25, 400))
@@ -79,7 +99,9 @@ def rows_of(n, tasks):
 def test_rows_of_any_ranges_columns_and_filters(data):
     n = data.draw(st.integers(1, 40))
     one = st.integers(0, n - 1)
-    ids = st.lists(one | st.just(BROADCAST) if data.draw(st.booleans()) else one, max_size=60)
+    partitioner = data.draw(PARTITIONERS)
+    may_be_for_all = isinstance(partitioner, FromColumn) and data.draw(st.booleans())
+    ids = st.lists(one | st.just(BROADCAST) if may_be_for_all else one, max_size=60)
     tasks = data.draw(st.lists(ids, min_size=1, max_size=3))
     sort_by = data.draw(st.sampled_from([(), (("v", "descending"),)]))
     with tempfile.TemporaryDirectory() as path, pytest.MonkeyPatch.context() as patch:
@@ -87,8 +109,10 @@ def test_rows_of_any_ranges_columns_and_filters(data):
         patch.setattr(partitioned_file, "SMALL_BYTES", data.draw(SMALL))
         patch.setattr(column_frames, "MIN_FRAME_BYTES", data.draw(FRAMES))
         patch.setattr(PosixStorage, "gap_bytes", data.draw(GAPS))
-        commit(path, n, tasks, data.draw(OPTIONS), sort_by)
-        written = rows_of(n, tasks)
+        commit(path, n, tasks, data.draw(OPTIONS), sort_by, partitioner)
+        written = rows_of(n, tasks, partitioner)
+        if isinstance(partitioner, HashPartitioner):
+            written = masked(path, written, data)
         shuffle = open_shuffle(path)
         check(shuffle, written, data)
         merge_shuffle(
@@ -110,21 +134,25 @@ def test_rows_of_files_of_more_subpartitions_than_their_version(data):
     """The log says of a version that it has a divisor of them, as no writer does yet."""
     n = data.draw(st.integers(1, 8))
     of_files = n * data.draw(st.integers(1, 5))
+    partitioner = data.draw(st.sampled_from([FromColumn(), HashPartitioner("p")]))
     ids = st.lists(st.integers(0, of_files - 1), max_size=60)
     tasks = data.draw(st.lists(ids, min_size=1, max_size=3))
     sort_by = data.draw(st.sampled_from([(), (("v", "descending"),)]))
     with tempfile.TemporaryDirectory() as path, pytest.MonkeyPatch.context() as patch:
         patch.setattr(index_file, "BLOCK_BYTES", data.draw(BLOCKS))
         patch.setattr(partitioned_file, "SMALL_BYTES", data.draw(SMALL))
-        commit(path, of_files, tasks, data.draw(OPTIONS), sort_by)
-        file = Path(path) / entry_path(1)
+        commit(path, of_files, tasks, data.draw(OPTIONS), sort_by, partitioner)
+        written = rows_of(of_files, tasks, partitioner)
+        if isinstance(partitioner, HashPartitioner):
+            written = masked(path, written, data)
+        file = Path(path) / entry_path(open_shuffle(path).version)
         entry = decode_entry(file.read_bytes())
         shape = structs.replace(entry.shape, num_subpartitions=n)
         state = structs.replace(entry.state, shape=shape)
         file.write_bytes(encode_entry(structs.replace(entry, state=state)))
 
         shuffle = open_shuffle(path)
-        written = [(row[0] % n, *row[1:]) for row in rows_of(of_files, tasks)]
+        written = [(row[0] % n, *row[1:]) for row in written]
         check(shuffle, written, data)
         assert shuffle.verify().num_rows == len(written)
         found = shuffle.read(with_subpartition=True).read_all().to_pylist()
@@ -135,7 +163,7 @@ def test_rows_of_files_of_more_subpartitions_than_their_version(data):
 
 
 def test_totals_of_no_multiple_of_a_version_are_damage(tmp_path):
-    commit(tmp_path, 3, [[0, 1, 2]], WriteOptions(sync=False), ())
+    commit(tmp_path, 3, [[0, 1, 2]], WriteOptions(sync=False), (), FromColumn())
     one = decode_entry((tmp_path / entry_path(1)).read_bytes())
     shape = structs.replace(one.shape, num_subpartitions=2)
     two = structs.replace(
@@ -167,22 +195,27 @@ def part_of(shuffle, asked, data):
 
 def check(shuffle, written, data):
     """Read some of it in several ways, of one open shuffle, so that blocks are kept in between."""
-    n = shuffle.num_subpartitions
+    n, can_check = shuffle.num_subpartitions, shuffle.map_outputs.placed.all()
     for _ in range(3):
         asked = data.draw(st.none() | st.lists(st.integers(0, n - 1), max_size=8, unique=True))
         columns = data.draw(st.sampled_from([None, ["v"], ["s", "p"], []]))
         least = data.draw(st.none() | st.integers(0, 260))
+        key = data.draw(st.none() | st.integers(0, n - 1))
         condition = None if least is None else pc.field("v") >= least
+        if key is not None:
+            has_key = pc.field("p") == key
+            condition = has_key if condition is None else has_key & condition
         wanted = [
             row
             for row in written
-            if (asked is None or row[0] in asked) and (least is None or row[2] >= least)
+            if (asked is None or row[0] in asked)
+            and (least is None or row[2] >= least)
+            and key in (None, row[1])
         ]
-        found = (
-            part_of(shuffle, asked, data)
-            .read(asked, columns, filter=condition, with_subpartition=True)
-            .read_all()
-        )
+        source = part_of(shuffle, asked, data)
+        if can_check and data.draw(st.booleans()):
+            source = source.checking()
+        found = source.read(asked, columns, filter=condition, with_subpartition=True).read_all()
         names = SCHEMA.names if columns is None else columns
         places = [0, *(1 + SCHEMA.get_field_index(name) for name in names)]
         rows = [tuple(row[name] for name in ("_subpartition", *names)) for row in found.to_pylist()]

@@ -23,6 +23,7 @@ from arrow_format import (
     open_shuffle,
     write_shuffle,
 )
+from arrow_format.format import index_file
 from arrow_format.jobs.merge_work import SubpartitionMerge
 from arrow_format.jobs.rollback import rollback_shuffle
 from arrow_format.write.merge_policy import MergePolicy
@@ -373,3 +374,22 @@ def test_partitioners_that_nobody_can_ask_are_not_checked(tmp_path):
         write(tmp_path / name, keys=None, partitioner=ByLength("who"))
     with pytest.raises(OptionError, match=r"check=True: .* which does not say where a row belongs"):
         join_shuffles(tmp_path / "l", tmp_path / "r", on=["who"], suffixes=("", "2"), check=True)
+
+
+def test_the_block_that_is_read_says_enough_to_check_its_rows(tmp_path, monkeypatch):
+    """Chunks at its borders have rows too of which it does not say where they belong."""
+    monkeypatch.setattr(index_file, "BLOCK_BYTES", 1)
+    large = WriteOptions(sync=False)
+    right = write(tmp_path / "right", options=large)
+    append_misplaced(
+        tmp_path / "wrong", ROWS, ASKED["hash"], all_elsewhere, num_subpartitions=N, options=large,
+        placed=True,
+    )  # fmt: skip
+    wrong = open_shuffle(tmp_path / "wrong")
+    found = [values(right.checking().read(number)) for number in range(N)]
+    assert found == [values(right.read(number)) for number in range(N)]
+    with_rows = [number for number in range(N) if values(wrong.read(number))]
+    assert len(with_rows) > 1
+    for number in with_rows:
+        with pytest.raises(CorruptShuffleError, match="belongs to subpartition"):
+            wrong.checking().read(number).read_all()
