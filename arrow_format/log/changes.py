@@ -1,6 +1,7 @@
 """What is new between two versions: the rows that were added after the one, up to the other.
 
 An ``append`` adds the rows of its map outputs. A merge, a deletion of rows and a release add none.
+What an ``upsert`` changed is refused: which rows are new is for a later release to say.
 An ``overwrite`` or ``rollback`` starts the shuffle again, so that rows that were read before are no
 longer part of it: the reader's option ``overwrites`` decides what that means. However the versions
 are cut into spans, consecutive spans give each row once.
@@ -29,6 +30,8 @@ from arrow_format.errors import (
 )
 from arrow_format.keys.partitioner import key_columns, partitioner_from_description
 from arrow_format.log.altered import altered, as_called_in
+from arrow_format.log.entry import UPSERT
+from arrow_format.log.framing import unknown_error
 from arrow_format.log.names import segment_of
 from arrow_format.log.outputs import MapOutputs
 from arrow_format.log.result import released_error
@@ -133,6 +136,10 @@ def _changes_of(log: LogReader, view: LogView, span: VersionSpan) -> Snapshot:
     # Numbers that have expired since added nothing.
     numbers = range(max(span.start + 1, view.oldest), span.end + 1)
     added = [_as_called_in(entry, last) for entry in entries_of(log, numbers) if entry.adds_rows]
+    for entry in added:
+        if entry.operation == UPSERT:
+            what = f"rows that version {entry.version} replaced (operation {UPSERT!r})"
+            raise unknown_error(what)
     delivered = added if whole is None else [_as_called_in(whole.newest, last), *added]
     for entry in delivered:
         _check_alike(log, entry, last)

@@ -62,10 +62,12 @@ if TYPE_CHECKING:
     from arrow_format.arrays.column_ids import Columns
     from arrow_format.log.result import Released, ResultDescription
 
-OPERATIONS = ("overwrite", "append", "merge", "delete", "rollback", "release", "alter")
+UPSERT = "upsert"
+OPERATIONS = ("overwrite", "append", UPSERT, "merge", "delete", "rollback", "release", "alter")
 """Operations that publish a version. ``overwrite`` and ``rollback`` put map outputs in the place of
 all others, ``append`` adds some, ``merge`` and ``delete`` put some in the place of others, and
-``release`` drops those that were consumed or given up. ``alter`` changes the shape alone."""
+``release`` drops those that were consumed or given up. ``alter`` changes the shape alone. An
+``upsert``, which only later releases write, masks rows and adds others."""
 PENDING, PENDING_OVERWRITE = "pending", "pending-overwrite"
 """Operations of map outputs that wait to be flushed, which no version has yet. The second
 overwrites the newest version, and all that is pending before it."""
@@ -81,7 +83,7 @@ TAKE_NOTHING = ("append", "alter", PENDING, PENDING_OVERWRITE, FENCE, EXPIRE, TA
 """Operations after which the newest version has all map outputs that it had before."""
 
 _ALL = (*OPERATIONS, PENDING, PENDING_OVERWRITE, FENCE, EXPIRE, TAG, ERASE, BLANK)
-_ADD_ROWS = ("overwrite", "append", "rollback")
+_ADD_ROWS = ("overwrite", "append", UPSERT, "rollback")
 _OF_ONE_JOB = ("append", "overwrite", PENDING, PENDING_OVERWRITE)
 _END_OF_TIME_MS = 253_402_300_799_000
 """The last second that has a date in Python."""
@@ -448,7 +450,7 @@ def _problems(entry: LogEntry, sections: Mapping[str, bytes]) -> Iterator[str]:
         return
     if ("added" in sections) != (entry.num_outputs > 0):
         yield f"there are {entry.num_outputs} map outputs, and sections {', '.join(sections)}"
-    if "removed" in sections and entry.operation not in ("merge", "delete"):
+    if "removed" in sections and entry.operation not in ("merge", "delete", UPSERT):
         yield f"operation {entry.operation} removes map outputs"
     if "jobs" in sections:
         yield "an entry has the jobs of others"

@@ -15,7 +15,7 @@ import zstandard
 if TYPE_CHECKING:
     from pathlib import Path
 
-PUBLISHES = {"overwrite", "append", "merge", "delete", "rollback", "release", "alter"}
+PUBLISHES = {"overwrite", "append", "upsert", "merge", "delete", "rollback", "release", "alter"}
 OTHERS = {"pending", "pending-overwrite", "fence", "expire", "tag", "erase", "blank"}
 
 _INT, _TEXT, _BYTES = pa.int64(), pa.string(), pa.binary()

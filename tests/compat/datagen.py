@@ -252,6 +252,18 @@ def masks() -> None:
     mask(ids[3:80:11], 6, 0)
 
 
+def large_mask() -> None:
+    """A mask of several pieces that is larger than its entry, so that it is an object."""
+    golden = Golden("large_mask", 1, HashPartitioner("id"))
+    ids = pa.table({"id": pa.array(range(70_000), pa.int32())})
+    golden.commit("errorifexists", [ids])
+    is_gone = np.random.default_rng(9).random(len(ids)) < 0.5
+    gone = ids["id"].filter(pa.array(is_gone)).to_pylist()
+    delete_rows(golden.directory / "shuffle", {"id": gone}, erase=False, options=golden.options)
+    golden.rows = [rows.filter(pa.array(~is_gone)) for rows in golden.rows]
+    golden.expect(2, [ids.slice(0, 0)])
+
+
 def statistics() -> None:
     """Bounds that are cut, absent, unknown of a part, and of none of the columns."""
     texts = ["a text of more than sixteen", "\U0010ffff" * 17, "é" * 16, None]
@@ -574,6 +586,9 @@ ALL: tuple[tuple[int, Callable[[], None]], ...] = (
     (38_000, later.unknown_version),
     (39_000, later.unknown_encoding),
     (40_000, masks),
+    (41_000, large_mask),
+    (42_000, later.upsert),
+    (43_000, later.unknown_region),
 )
 
 

@@ -68,6 +68,8 @@ DAMAGES: tuple[tuple[str, int, str, Change], ...] = (
     ("merged", 4, _DATA, cut),
     ("broadcast", 1, _DATA, gone),
     ("rescaled", 3, _INDEX, flip(0.05)),
+    ("large_mask", 2, "*.shuffle.masks", flip(0.5)),
+    ("large_mask", 2, "*.shuffle.masks", gone),
     ("roots", 2, "arrow-shuffle-root.json", gone),
 )
 """Shuffle, version, file (the last of that pattern) and change, which a reader of rows finds."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+import uuid
 import zlib
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import zstandard
@@ -16,12 +18,23 @@ from msgspec import structs
 
 from arrow_format import HashPartitioner
 from arrow_format.arrays.stored_types import data_schema, normalise
-from arrow_format.format.index_file import encode_index
-from arrow_format.log.entry import LogEntry, decode_entry, encode_entry
-from arrow_format.log.job_ends import JobEnd
+from arrow_format.format.batch_frame import decode_batch, encode_batch
+from arrow_format.format.index_blocks import BLOCK_SCHEMA
+from arrow_format.format.index_file import (
+    assemble,
+    decode_directory,
+    directory_place,
+    encode_index,
+)
+from arrow_format.format.ipc import to_json
+from arrow_format.format.masks import RowMask
+from arrow_format.jobs.delete_rows import delete_rows
+from arrow_format.log.delta import Delta
+from arrow_format.log.entry import LogEntry, decode_entry, encode_entry, join
+from arrow_format.log.job_ends import NO_JOBS, JobEnd
 from arrow_format.log.names import entry_path
 from arrow_format.log.outputs import MapOutputs
-from arrow_format.model import Position
+from arrow_format.model import Mask, Position
 from tests.compat.golden import Golden, flights
 from tests.support.indexes import decode_index, said_of
 
@@ -74,10 +87,83 @@ def rescaled() -> None:
         rows = task.take(pa.array(np.argsort(ids, kind="stable")))
         field = pa.field("_subpartition", pa.int32(), nullable=False)
         stored.append(rows.append_column(field, pa.array(np.sort(ids), pa.int32())))
-        whole = pa.concat_tables(stored).combine_chunks()
-        of = whole["_subpartition"].to_numpy() % entry.num_subpartitions
-        whole = whole.set_column(len(schema), field, pa.array(of, pa.int32()))
-        golden.write(version, whole.take(pa.array(np.argsort(of, kind="stable"))))
+        write_modulo(golden, entry, stored)
+    _mask_third_rows(golden, entries, stored)
+
+
+def _mask_third_rows(golden: Golden, entries: list[LogEntry], stored: list[pa.Table]) -> None:
+    """Put a deletion of every third stored row of each file, in a version of 4 subpartitions."""
+    number, n = len(entries) + 1, golden.n
+    outputs, left, totals = [], [], np.zeros((2, n), np.int64)
+    for entry, rows in zip(entries, stored, strict=True):
+        (output,) = entry.map_outputs
+        (file,) = output.files
+        positions = np.arange(0, len(rows), 3)
+        frame = RowMask.of({0: positions}).encode()
+        mask = Mask(len(positions), number, frame, length=len(frame), crc32=zlib.crc32(frame))
+        file = replace(file, num_rows=len(rows) - len(positions), mask=mask)
+        outputs.append(replace(output, files=(file,)))
+        gone = rows["_subpartition"].to_numpy()[positions] % n
+        totals[0] -= np.bincount(gone, minlength=n)
+        left.append(rows.filter(pa.array(np.arange(len(rows)) % 3 > 0)))
+    added, last = MapOutputs.of(outputs), entries[-1]
+    state = last.state
+    state = structs.replace(
+        state, version=number, changed=number, deleted=number, readers=("masks",),
+        shape=structs.replace(state.shape, num_subpartitions=n), jobs={},
+    )  # fmt: skip
+    entry = structs.replace(
+        last, version=number, operation="delete", parent=last.commit_id, state=state,
+        commit_id=uuid.uuid4().hex, job_id=None, num_outputs=len(added), num_rows=added.num_rows,
+        num_bytes=added.num_bytes, content=Delta(added, added.keys, totals=(totals[0], totals[1])),
+    )  # fmt: skip
+    (golden.directory / "shuffle" / entry_path(number)).write_bytes(encode_entry(entry))
+    write_modulo(golden, entry, left)
+
+
+def write_modulo(golden: Golden, entry: LogEntry, stored: list[pa.Table]) -> None:
+    """Write down that a version has the rows of files of its n, or of multiples of that."""
+    whole = pa.concat_tables(stored).combine_chunks()
+    at = whole.num_columns - 1
+    of = whole["_subpartition"].to_numpy() % entry.num_subpartitions
+    whole = whole.set_column(at, whole.schema.field(at), pa.array(of, pa.int32()))
+    golden.write(entry.version, whole.take(pa.array(np.argsort(of, kind="stable"))))
+
+
+def upsert() -> None:
+    """Rows in the place of others: masks and new rows in one entry.
+
+    The deletion and the append that do the same are written, and put into one entry.
+    """
+    golden = Golden("upsert", 3, HashPartitioner("id"), sort_buffer_bytes=4096, chunk_bytes=256)
+    golden.commit("errorifexists", [flights(0, 30), flights(30, 30)])
+    path = golden.directory / "shuffle"
+    ids = [*range(2, 60, 5), 70]
+    delete_rows(path, {"id": ids}, erase=False, options=golden.options)
+    golden.rows = [row for row in golden.rows if row["id"][0].as_py() not in ids]
+    new = pa.table(
+        {"id": ids, "carrier": ["new"] * len(ids), "delay": [None, *map(float, ids[1:])]}
+    )
+    golden.commit("append", [new])
+    files = [path / entry_path(number) for number in (2, 3)]
+    masks, rows = (decode_entry(file.read_bytes()) for file in files)
+    both = join([masks, rows], {}).content
+    added = MapOutputs.of(
+        replace(output, position=Position(2, 0, 2)) if output.job_id == rows.job_id else output
+        for output in both.added
+    )
+    state = structs.replace(
+        rows.state, version=2, content=2, changed=2, deleted=0, writers=("upsert",),
+        jobs={rows.job_id: JobEnd(2, fenced=False)},
+    )  # fmt: skip
+    entry = structs.replace(
+        rows, version=2, operation="upsert", parent=masks.parent, state=state,
+        num_outputs=len(added), num_rows=added.num_rows, num_bytes=added.num_bytes,
+        content=replace(both, added=added, jobs=NO_JOBS),
+    )  # fmt: skip
+    files[0].write_bytes(encode_entry(entry))
+    files[1].unlink()
+    (golden.directory / "expected-3.arrow").rename(golden.directory / "expected-2.arrow")
 
 
 def unknown_names() -> None:
@@ -132,30 +218,59 @@ def refused(name: str, change: Callable[[dict[str, Any]], None]) -> None:
     golden.refuses({1: "newer", 2: "newer"})
 
 
+def unknown_region() -> None:
+    """A region of a kind of a later release, in the file of the second version alone."""
+    golden = Golden("unknown_region", 3, HashPartitioner("id"))
+    for mode in ("errorifexists", "append"):
+        golden.commit(mode, [flights(0, 10)])
+
+    def change(index: bytes) -> bytes:
+        directory = decode_directory(memoryview(index)[-16 - directory_place(index)[0] : -16])
+        (place,) = directory.blocks
+        batch = decode_batch(index[place.offset :][: place.length], BLOCK_SCHEMA)
+        at = BLOCK_SCHEMA.get_field_index("kind")
+        batch = batch.set_column(at, BLOCK_SCHEMA.field(at), pa.array([2], pa.uint8()))
+        block = encode_batch(batch)
+        metadata = msgspec.to_builtins(replace(directory.metadata, statistics=()), enc_hook=to_json)
+        return assemble(metadata, [(place.first, place.end, block, b"")])
+
+    change_index(golden, change)
+    golden.refuses({2: "newer"})
+
+
 def unknown_encoding() -> None:
     """A chunk of an encoding of a later release, in the file of the second version alone."""
     golden = Golden("unknown_encoding", 3, HashPartitioner("id"))
     for mode in ("errorifexists", "append"):
         golden.commit(mode, [flights(0, 10)])
+
+    def change(index: bytes) -> bytes:
+        metadata, regions = decode_index(index)
+        regions = tuple(
+            replace(
+                region,
+                chunks=replace(region.chunks, encoding=np.full_like(region.chunks.encoding, 2)),
+            )
+            for region in regions
+        )
+        return encode_index(replace(metadata, statistics=()), regions)
+
+    change_index(golden, change)
+    golden.refuses({2: "newer"})
+
+
+def change_index(golden: Golden, change: Callable[[bytes], bytes]) -> None:
+    """Change the index of the only file that the second entry adds."""
     path = golden.directory / "shuffle"
     entry_file = path / entry_path(2)
     entry = decode_entry(entry_file.read_bytes())
     (output,) = entry.map_outputs
     (file,) = output.files
-    metadata, regions = decode_index((path / file.index_path).read_bytes())
-    regions = tuple(
-        replace(
-            region,
-            chunks=replace(region.chunks, encoding=np.full_like(region.chunks.encoding, 2)),
-        )
-        for region in regions
-    )
-    index = encode_index(replace(metadata, statistics=()), regions)
+    index = change((path / file.index_path).read_bytes())
     (path / file.index_path).write_bytes(index)
     outputs = MapOutputs.of([replace(output, files=(replace(file, **said_of(index)),))])
     content = replace(entry.content, added=outputs)
     entry_file.write_bytes(encode_entry(structs.replace(entry, content=content)))
-    golden.refuses({2: "newer"})
 
 
 def change_entry(

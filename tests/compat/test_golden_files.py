@@ -11,9 +11,15 @@ import pyarrow as pa
 import pytest
 import zstandard
 
-from arrow_format import DeletionReceipt, open_shuffle, relocate_shuffle
-from arrow_format.errors import CorruptShuffleError, ResultReleasedError, ShuffleNotFoundError
+from arrow_format import DeletionReceipt, open_shuffle, open_shuffle_changes, relocate_shuffle
+from arrow_format.errors import (
+    CorruptShuffleError,
+    FormatVersionError,
+    ResultReleasedError,
+    ShuffleNotFoundError,
+)
 from arrow_format.format.chunk_table import Encoding
+from arrow_format.format.masks import PIECE_ROWS, RowMask
 from arrow_format.format.regions import RegionKind
 from arrow_format.format.statistics import UNKNOWN
 from arrow_format.keys.range_partitioner import RangePartitioner
@@ -337,6 +343,35 @@ def test_every_stored_type_is_there_in_both_layouts():
     schemas = [open_shuffle(HERE / f"v1/{name}/shuffle").schema for name in names]
     there = {field.type.id for schema in schemas for field in schema}
     assert {type_.id for type_ in STORED} - there == set()
+
+
+def test_a_region_of_an_unknown_kind_is_named_with_its_file():
+    path = HERE / "v1/unknown_region/shuffle"
+    (*_, last) = open_shuffle(path).map_outputs
+    where = f"{last.files[0].index_path}: region 0 has kind 2"
+    with pytest.raises(FormatVersionError, match=where):
+        open_shuffle(path).read().read_all()
+    with pytest.raises(FormatVersionError, match=where):
+        open_shuffle(path).verify()
+
+
+def test_a_large_mask_has_an_object_and_several_pieces():
+    path = HERE / "v1/large_mask/shuffle"
+    (output,) = open_shuffle(path).map_outputs
+    mask = output.files[0].mask
+    assert mask.frame == b""
+    assert mask.length > (path / entry_path(2)).stat().st_size
+    pieces = RowMask.decode((path / mask.path).read_bytes(), mask.num_rows, 1)
+    assert max(pieces.rows()[0]) > PIECE_ROWS
+
+
+def test_what_an_upsert_replaced_is_for_a_later_release_to_say():
+    path = HERE / "v1/upsert/shuffle"
+    entry = decode_entry((path / entry_path(2)).read_bytes())
+    masked = [bool(output.files[0].mask) for output in entry.map_outputs]
+    assert masked == [True, True, False]
+    with pytest.raises(FormatVersionError, match="version 2 replaced"):
+        open_shuffle_changes(path, 1)
 
 
 def test_sort_keys_may_be_structs_and_descend():
