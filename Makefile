@@ -23,6 +23,8 @@ CONCURRENTLY = echo "Several runs concurrently, each is shown when it ends."; \
     $(MAKE) --no-print-directory --jobs=3 --keep-going --output-sync=target
 # The narrowest tests first: where they fail, others need not be looked at.
 IN_ORDER := tests/unit tests/compat tests/conformance tests/property tests/simulation
+# Dear tests take turns, by the commit, unless tests are chosen: make test TURN= runs all of them.
+TURN ?= $(if $(ARGS),,$(shell git rev-parse HEAD 2>/dev/null || echo 0))
 PARALLEL := --numprocesses=auto --maxprocesses=4
 # Of these, `test` and `integration` try at night all of what they try in part on each change.
 NIGHT    := test integration older torture simulate explore load
@@ -35,6 +37,7 @@ SEAWEEDFS := .cache/stores/seaweedfs-4.48.stamp
 # whichever Python runs the driver. Another Spark's SPARK_HOME would win over the installed one.
 export PYSPARK_PYTHON        := $(PY)
 export PYSPARK_DRIVER_PYTHON := $(PY)
+export TURN
 unexport SPARK_HOME
 # Spark starts a Python process for each plan: they compile the packages once, not every time.
 unexport PYTHONDONTWRITEBYTECODE
@@ -57,7 +60,7 @@ quick: $(STAMP) ## Run the unit tests and those of old files: a minute, needs no
 	HYPOTHESIS_PROFILE=quick "$(PY)" -m pytest tests/unit tests/compat -m "not spark" --quiet \
 	    $(PARALLEL) --dist=worksteal $(ARGS)
 
-test: java $(ARCHIVE) ## Run the tests, those on a JVM too (ARGS="-k ...")
+test: java $(ARCHIVE) ## Run the tests, those on a JVM too; dear ones by turns (ARGS="-k ...", TURN=)
 	"$(PY)" -m pytest $(IN_ORDER) $(PARALLEL) --dist=loadfile --no-loadscope-reorder $(ARGS)
 
 test-lowest: export PYSPARK_PYTHON        := $(LOWEST)/bin/python
@@ -75,6 +78,7 @@ integration-session:
 integration-processes:
 	"$(PY)" -m pytest integration -m processes $(ARGS) $(if $(ARGS),|| [ $$? -eq 5 ])
 
+older: export TURN :=
 older: java .venv/.stamp ## Run chosen integration tests on older versions of Spark (OLDER=4.0)
 	@$(CONCURRENTLY) $(addprefix older-,$(OLDER))
 
@@ -87,6 +91,7 @@ older-%:
 integration-chosen: $(STAMP)
 	INTEGRATION_MASTER=local[2,2] "$(PY)" -m pytest $(CHOSEN) $(ARGS)
 
+outcomes: export TURN :=
 outcomes: java $(STAMP) ## Record how the integration tests end on a version of Spark (SPARK=4.1)
 	-@$(MAKE) --no-print-directory integration ARGS="--outcomes docs/reference/spark-versions"
 	"$(PY)" -m tests.support.reference_pages

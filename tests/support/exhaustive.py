@@ -1,7 +1,7 @@
-"""What is tried on each change, and what every night: one switch, ``NIGHTLY=1``.
+"""What is tried on each change, what by turns, and what every night.
 
 On each change, a part of what is exhaustive is tried: the same part each time, in which each value
-of each parameter occurs. A night tries all of it (``make nightly``). A test says
+of each parameter occurs. A night tries all of it (``NIGHTLY=1``, ``make nightly``). A test says
 how, by one of these:
 
 - ``@exhaustive("codec", "threads")`` keeps of its cases the fewest that have each value of these
@@ -9,6 +9,11 @@ how, by one of these:
 - :func:`part` of what it loops over, :func:`every` of what it counts until there is no more,
   :func:`times` of what it repeats;
 - ``@nightly`` where a test without this mark has one case of the same behaviour.
+
+Of the tests in :data:`BY_TURNS`, which take most of the time, ``TURN`` leaves a part of that: one
+case in :data:`NUM_TURNS`. ``make`` takes the turn from the commit, so that a commit is always
+tested in the same way, and some commits one after another in all. Of a guarantee each test keeps a
+case. Without ``TURN``, as where tests are chosen, all are run.
 """
 
 from __future__ import annotations
@@ -28,6 +33,12 @@ Case = TypeVar("Case")
 
 IS_NIGHT = os.environ.get("NIGHTLY", "") not in ("", "0")
 """Whether all of it is tried."""
+
+BY_TURNS = ("tests/conformance/", "tests/property/", "tests/simulation/", "integration/")
+"""Directories of tests that are dear: conditions, interleavings and histories, and Spark."""
+
+NUM_TURNS = 4
+"""Of these tests each is run at one turn at least."""
 
 nightly = pytest.mark.nightly
 """Mark a test that only a night tries."""
@@ -134,9 +145,41 @@ def choose(config: pytest.Config, items: list[pytest.Item]) -> None:
         start = zlib.crc32(name.encode())
         chosen = covering([_values(item) for item in cases], *mark.args, start=start)
         left_out |= {*cases} - {cases[number] for number in chosen}
+    turn = turn_of(os.environ.get("TURN", ""))
+    if turn is not None:
+        left_out |= _of_other_turns([item for item in items if item not in left_out], turn)
     if left_out:
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]
+
+
+def turn_of(text: str) -> int | None:
+    """Return the turn that ``TURN`` has: a number, or a commit, in hexadecimal; None for all."""
+    return int(text, 16) % NUM_TURNS if text else None
+
+
+def _of_other_turns(items: Sequence[pytest.Item], turn: int) -> set[pytest.Item]:
+    by_file: dict[str, list[str]] = defaultdict(list)
+    by_test: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        file, _, rest = item.nodeid.partition("::")
+        if file.startswith(BY_TURNS):
+            by_file[file].append(item.nodeid)
+            by_test[f"{file}::{rest.partition('[')[0]}"].append(item)
+    # Files of few tests do not all begin at the same turn.
+    now = {
+        each
+        for file, names in by_file.items()
+        for number, each in enumerate(names, zlib.crc32(file.encode()))
+        if number % NUM_TURNS == turn
+    }
+    left_out = set()
+    for cases in by_test.values():
+        chosen = {item for item in cases if item.nodeid in now}
+        if not chosen and cases[0].get_closest_marker("guarantee"):
+            chosen = {cases[turn % len(cases)]}
+        left_out |= {*cases} - chosen
+    return left_out
 
 
 def _values(item: pytest.Item) -> dict[str, str]:

@@ -11,6 +11,8 @@ import ast
 from collections import defaultdict
 from typing import TYPE_CHECKING, TypeVar
 
+import pytest
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -551,7 +553,13 @@ def guarantee(*names: str) -> Callable[[Test], Test]:
     """
     if unknown := set(names) - NAMES:
         raise ValueError(f"no such guarantee: {sorted(unknown)}; see tests/support/guarantees.py")
-    return lambda test: test
+
+    def mark(test: Test) -> Test:
+        # Of a state machine pytest runs another class.
+        pytest.mark.guarantee(getattr(test, "TestCase", test))
+        return test
+
+    return mark
 
 
 def marked_tests(root: Path) -> dict[str, list[str]]:

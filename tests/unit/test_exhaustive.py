@@ -83,13 +83,71 @@ class TestGroup:
 @pytest.mark.parametrize(("is_night", "passed", "left_out"), [(False, 3, 7), (True, 10, 0)])
 def test_the_rest_is_deselected_once(pytester, monkeypatch, is_night, passed, left_out):
     monkeypatch.setattr(exhaustive, "IS_NIGHT", is_night)
-    pytester.makeini("[pytest]\nmarkers = [\n exhaustive\n nightly\n")
+    prepare(pytester)
+    pytester.makepyfile(TESTS)
+    result = pytester.runpytest_inprocess("-p", "no:randomly")
+    result.assert_outcomes(passed=passed, deselected=left_out)
+
+
+def prepare(pytester):
+    pytester.makeini("[pytest]\nmarkers = [\n exhaustive\n nightly\n guarantee\n")
     pytester.makeconftest(
         "from tests.support.exhaustive import choose\n"
         "def pytest_collection_modifyitems(config, items):\n"
         "    choose(config, items)\n"
         "    choose(config, items)\n"
     )
-    pytester.makepyfile(TESTS)
-    result = pytester.runpytest_inprocess("-p", "no:randomly")
-    result.assert_outcomes(passed=passed, deselected=left_out)
+
+
+DEAR = """
+import pytest
+from hypothesis.stateful import RuleBasedStateMachine, rule
+from tests.support.guarantees import guarantee
+
+@pytest.mark.parametrize("n", range(6))
+def test_some(n): ...
+
+def test_alone(): ...
+
+@guarantee("late files")
+def test_kept(): ...
+
+@guarantee("late files")
+@pytest.mark.parametrize("n", range(8))
+def test_several(n): ...
+
+@guarantee("late files")
+class Machine(RuleBasedStateMachine):
+    @rule()
+    def act(self): ...
+
+TestMachine = Machine.TestCase
+"""
+
+
+def test_dear_tests_take_turns_and_of_a_guarantee_each_keeps_a_case(pytester, monkeypatch):
+    monkeypatch.setattr(exhaustive, "IS_NIGHT", False)
+    prepare(pytester)
+    for directory in ("integration", "tests/unit"):
+        pytester.mkpydir(directory.partition("/")[0])
+        (pytester.path / directory).mkdir(exist_ok=True)
+        (pytester.path / directory / f"test_{directory[:1]}.py").write_text(DEAR)
+
+    def run(turn):
+        monkeypatch.setenv("TURN", turn)
+        result = pytester.runpytest_inprocess("-v", "-p", "no:randomly", "-p", "no:cacheprovider")
+        names = [line.split()[0] for line in result.outlines if " PASSED" in line]
+        return {name for name in names if name.startswith("tests/")}, {
+            name.partition("::")[2] for name in names if name.startswith("integration/")
+        }
+
+    cheap, everything = run("")
+    assert len(cheap) == len(everything) == 17
+    turns = [run(commit) for commit in ("0", "1", "3f2", "10b3")]
+    assert all(each == cheap for each, _ in turns)
+    assert set().union(*(dear for _, dear in turns)) == everything
+    for _, dear in turns:
+        assert {"test_kept", "TestMachine::runTest"} <= dear
+        assert len([name for name in dear if name.startswith("test_several")]) == 2
+        assert len([name for name in dear if name.startswith("test_some")]) in {1, 2}
+    assert [dear for _, dear in turns].count(run("0")[1]) == 1
