@@ -55,6 +55,10 @@ class ArrowShuffleDataSource(DataSource):
     registered_by: ClassVar[tuple[str, str]] = sender()
     """Host and interpreter of the program that pickled this class."""
 
+    meant: Mapping[str, int] | None = None
+    """Ids of columns by name when Spark asked for the schema; Spark keeps this object with it. So
+    the names of a DataFrame or a view never mean columns that got them later."""
+
     @classmethod
     def name(cls) -> str:
         """Return the name of the format."""
@@ -65,14 +69,16 @@ class ArrowShuffleDataSource(DataSource):
         """Return the schema of the shuffle at option ``path``."""
         from connector.source.reader import schema_of_source
 
-        return schema_of_source(self.options)
+        schema, self.meant = schema_of_source(self.options)
+        return schema
 
     @_checked
     def reader(self, schema: StructType) -> ShuffleSourceReader:
         """Return a reader of exactly ``schema``; it pins the version here."""
         from connector.source.reader import ShuffleSourceReader
 
-        return ShuffleSourceReader({**self.options, **self.hidden_options}, schema)
+        options = {**self.options, **self.hidden_options}
+        return ShuffleSourceReader(options, schema, self.meant)
 
     @_checked
     def writer(self, schema: StructType, overwrite: bool) -> ShuffleSourceWriter:
@@ -86,7 +92,7 @@ class ArrowShuffleDataSource(DataSource):
         """Return a reader of what each version adds, in exactly ``schema``."""
         from connector.source.stream_reader import ShuffleStreamReader
 
-        return ShuffleStreamReader(self.options, schema)
+        return ShuffleStreamReader(self.options, schema, self.meant)
 
     @_checked
     def streamWriter(self, schema: StructType, overwrite: bool) -> ShuffleStreamWriter:

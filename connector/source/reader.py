@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
 
     from arrow_format.arrays.batches import Rows
+    from arrow_format.arrays.column_ids import Columns
     from arrow_format.filters.keys import Keys
     from arrow_format.storage.open import Storage
     from connector.options.source import ScanOptions
@@ -63,7 +64,12 @@ class ShuffleSourceReader(Travels, DataSourceReader):
     task runs.
     """
 
-    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+    def __init__(
+        self,
+        options: Mapping[str, str],
+        schema: StructType,
+        meant: Mapping[str, int] | None = None,
+    ) -> None:
         parsed = parse_read_options(options)
         self._options = parsed
         self._schema = to_arrow_schema(schema)
@@ -74,6 +80,8 @@ class ShuffleSourceReader(Travels, DataSourceReader):
             )
             raise OptionError(msg)
         self._shuffle = shuffle = open_requested(parsed)
+        now = shuffle.snapshot.newest.columns
+        check_meant(shuffle.path, schema.names, meant, now, "DataFrame or view", "make it again")
         self._columns = check_columns(shuffle, schema, with_subpartition=parsed.with_subpartition)
 
     @plain_errors
@@ -150,10 +158,12 @@ def _open(options: ScanOptions) -> Shuffle:
     return open_shuffle(storage, options.version, options=options.options)
 
 
-def schema_of_source(options: Mapping[str, str]) -> StructType:
-    """Return the schema of the shuffle that options of a batch or a stream name."""
+def schema_of_source(options: Mapping[str, str]) -> tuple[StructType, dict[str, int]]:
+    """Return the schema of the shuffle that options name, and the ids of its columns by name."""
     parsed = parse_schema_options(options)
-    return spark_schema(open_requested(parsed), with_subpartition=parsed.with_subpartition)
+    shuffle = open_requested(parsed)
+    schema = spark_schema(shuffle, with_subpartition=parsed.with_subpartition)
+    return schema, shuffle.snapshot.newest.columns.by_name
 
 
 def spark_schema(
@@ -204,6 +214,34 @@ def check_columns(shuffle: Shuffle, schema: StructType, *, with_subpartition: bo
         )
         raise OptionError(msg)
     return columns
+
+
+def check_meant(
+    root: str,
+    names: Iterable[str],
+    meant: Mapping[str, int] | None,
+    now: Columns,
+    what: str,
+    advice: str,
+) -> None:
+    """Check that names are still those of the columns that they meant.
+
+    ``meant`` are ids by name; None where it is not known what a name meant, and one that it lacks
+    meant nothing. ``what`` uses the names, since when is what the message says.
+
+    Raises
+    ------
+    SchemaError
+        A column was renamed or dropped; another may have its name now.
+    """
+    ids, meant = now.by_name, meant or {}
+    altered = [name for name in names if name in meant and meant[name] != ids.get(name)]
+    if altered:
+        msg = (
+            f"{root}: {', '.join(map(repr, altered))} was renamed or dropped since the {what} "
+            f"began: {advice}, to use the columns that there are now"
+        )
+        raise SchemaError(msg)
 
 
 def stored_columns(names: Iterable[str], *, with_subpartition: bool) -> list[str]:

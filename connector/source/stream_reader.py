@@ -41,6 +41,7 @@ from connector.plain_errors import plain_errors
 from connector.source.reader import (
     SubpartitionRanges,
     check_columns,
+    check_meant,
     parts_of,
     plan_ranges,
     read_ranges,
@@ -156,7 +157,12 @@ class ChangedRanges(InputPartition):
 class ShuffleStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows the versions of a shuffle and delivers what each adds, in exactly ``schema``."""
 
-    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+    def __init__(
+        self,
+        options: Mapping[str, str],
+        schema: StructType,
+        meant: Mapping[str, int] | None = None,
+    ) -> None:
         parsed = parse_source_options(options)
         self._options = parsed
         self._scan = parsed.scan
@@ -165,8 +171,8 @@ class ShuffleStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvaila
         self._arrow_schema = to_arrow_schema(schema)
         with_subpartition = parsed.scan.with_subpartition
         self._columns = stored_columns(schema.names, with_subpartition=with_subpartition)
-        self._meant: dict[str, int] | None = None
-        """Ids of the shuffle's columns by name, at the first look of the query."""
+        self._meant = meant
+        """Ids of the shuffle's columns by name, at the latest at the first look of the query."""
         self._target: int | None = None
         """The last version that a query with an end reads; None: it has no end."""
         self._consumer: Consumer | None = None
@@ -386,7 +392,8 @@ class ShuffleStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvaila
         if newest.shuffle_id == changes.newest.shuffle_id:
             # A query began with the columns of a later version if it was started again since.
             changes = read_as(changes, _columns_of(newest))
-        self._check_meant(newest)
+        again = "load it and start it again, from its checkpoint"
+        check_meant(log.root, self._columns, self._meant, newest.columns, "query", again)
         return restricted_by(Shuffle(self._storage, changes, self._scan.options), self._scan)
 
     @plain_errors
@@ -466,18 +473,6 @@ class ShuffleStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvaila
         if self._meant is None:
             self._meant = newest.columns.by_name
         return newest
-
-    def _check_meant(self, newest: LogEntry) -> None:
-        """Check that names of the query are those of the columns that had them when it began."""
-        meant, now = self._meant or {}, newest.columns.by_name
-        altered = [name for name in self._columns if meant.get(name) != now.get(name)]
-        if altered:
-            msg = (
-                f"{self._storage.root}: {', '.join(map(repr, altered))} was renamed or dropped "
-                "since the query began: start the query again, from its checkpoint, to read it "
-                "with the columns that it has now"
-            )
-            raise SchemaError(msg)
 
     def _check_seen(self, log: CommitLog, view: LogView, offset: StreamOffset) -> None:
         if offset.commit_id is not None:

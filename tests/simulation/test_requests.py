@@ -58,6 +58,8 @@ EXPECTED = {
     # And every entry, for the bounds that the log has.
     ("delete", FEW): Requests(9, 10, 73, 1, 1, 0, 32),
     ("delete", MANY): Requests(9, 10, 1260, 1, 1, 0, 194),
+    ("alter", FEW): Requests(4, 4, 13, 2, 1, 0, 13),
+    ("alter", MANY): Requests(4, 4, 14, 2, 1, 0, 15),
     ("rollback", FEW): Requests(4, 4, 8, 11, 1, 0, 13),
     ("rollback", MANY): Requests(4, 4, 8, 11, 1, 0, 13),
     ("tag", FEW): Requests(5, 5, 9, 1, 2, 0, 14),
@@ -82,6 +84,7 @@ def _open(storage):
 OPERATIONS = {
     "append": actors.write("append", [1]),
     "overwrite": actors.write("overwrite", [1], "overwrite"),
+    "alter": actors.alter("alter"),
     "rollback": actors.rollback("rollback", 5),
     "tag": actors.tag("t", 5),
     "delete": actors.delete("delete", [-1]),

@@ -121,7 +121,8 @@ GUARANTEES: dict[str, dict[str, str]] = {
         ),
         "columns by id": (
             "A column that is added under the name of a dropped one is null in older rows, through "
-            "merges, deletions and filters; a renamed one keeps its values"
+            "merges, deletions and filters; a renamed one keeps its values, and a DataFrame, view "
+            "or stream of before never takes another for it"
         ),
     },
     "Commits": {

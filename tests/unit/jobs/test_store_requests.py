@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from arrow_format import collect_garbage, consume, merge_shuffle, open_shuffle
+from arrow_format import collect_garbage, consume, merge_shuffle, open_shuffle, rename_columns
 from arrow_format.errors import CorruptShuffleError
 from arrow_format.jobs.commit import LISTED_OUTPUTS, commit_job
 from arrow_format.jobs.job import begin_job
@@ -60,6 +60,10 @@ def of_log(requests):
 PIPELINED = WriteOptions(sync=False, result_type="PIPELINED")
 
 
+def alter(storage):
+    rename_columns(storage, {"v": "w"})
+
+
 def release(storage):
     DueRelease("a test", through=2).carry_out(storage)
 
@@ -74,6 +78,7 @@ OPERATIONS = {
     "append": (lambda storage: write(storage, 50, options=PIPELINED), 2, 2, 1),
     "open": (open_shuffle, 2, 5, 0),
     "merge": (merge_shuffle, 4, 11, 1),
+    "alter": (alter, 2, 2, 1),
     "release": (release, 2, 5, 1),
     # It looks for overdue rows first.
     "gc": (collect_garbage, 8, 10, 0),
