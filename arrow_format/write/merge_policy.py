@@ -62,6 +62,9 @@ class Facts:
     region_subpartitions: int
     """Of each region how many subpartitions its file may have: those of files that have a range
     count for that range only."""
+    num_rows: int = 0
+    """Rows that they store, masked ones too."""
+    masked_rows: int = 0
 
     @staticmethod
     def of(files: Iterable[PartitionedFile]) -> Facts:
@@ -76,6 +79,8 @@ class Facts:
                 file.num_regions * (file.end_subpartition - file.first_subpartition)
                 for file in several
             ),
+            sum(file.stored_rows for file in several),
+            sum(file.mask.num_rows for file in several),
         )
 
 
@@ -102,6 +107,10 @@ class MergePolicy:
         byte is copied again and again as small files join.
     max_index_bytes
         Most bytes of the indexes of files merged into one, which are in memory together.
+    max_masked_percent
+        A map output of which a mask took more of its rows than this is merged by itself if nothing
+        else is to be done with it: that frees the bytes of the rows that are gone, and no read
+        decodes them any more. 100: never.
     """
 
     rewrite: RewriteChoice = "auto"
@@ -110,6 +119,7 @@ class MergePolicy:
     max_fan_in: int = MAX_FAN_IN
     target_file_bytes: int = 1 << 30
     max_index_bytes: int = 32 << 20
+    max_masked_percent: int = 20
 
     def __post_init__(self) -> None:
         """Check every value."""
@@ -119,6 +129,7 @@ class MergePolicy:
         check_integer("max_fan_in", self.max_fan_in, 2, 1 << 20, "regions")
         check_integer("target_file_bytes", self.target_file_bytes, 1, 1 << 50, "bytes")
         check_integer("max_index_bytes", self.max_index_bytes, 1, 1 << 40, "bytes")
+        check_integer("max_masked_percent", self.max_masked_percent, 0, 100, "percent")
 
     def should_rewrite(self, facts: Facts, num_subpartitions: int) -> bool:
         """Whether to join the regions of files.
@@ -144,9 +155,17 @@ class MergePolicy:
         The numbers are those of :meth:`should_rewrite`, but for those that bound the memory of a
         merge into one file. ``facts`` are of all files of a version.
         """
+        if self.rewrite == "never":
+            return False
+        if self.frees_enough(facts):
+            return True
         if self.rewrite == "always":
             return facts.region_subpartitions > num_subpartitions
-        return self.rewrite == "auto" and self._is_scattered(facts, num_subpartitions)
+        return self._is_scattered(facts, num_subpartitions)
+
+    def frees_enough(self, facts: Facts) -> bool:
+        """Whether so many rows of files are masked that writing the others again is worth it."""
+        return 100 * facts.masked_rows > self.max_masked_percent * facts.num_rows
 
     def _is_scattered(self, facts: Facts, num_subpartitions: int) -> bool:
         """Whether an average subpartition is in many regions, with few bytes in each."""
@@ -208,11 +227,9 @@ class MergePolicy:
         facts = Facts.of(file for output in outputs[first:end] for file in output.files)
         if self.should_rewrite(facts, num_subpartitions):
             return PlannedMerge(rewrite=True, first=first, end=end)
-        if (
-            facts.num_files > 1
-            and facts.data_bytes <= self.target_file_bytes
-            and facts.index_bytes <= self.max_index_bytes
-        ):
+        fits = facts.num_files == 1 or facts.index_bytes <= self.max_index_bytes
+        joins = facts.num_files > 1 and facts.data_bytes <= self.target_file_bytes
+        if fits and (joins or self.frees_enough(facts)):
             return PlannedMerge(rewrite=False, first=first, end=end)
         return None
 

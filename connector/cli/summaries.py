@@ -124,6 +124,11 @@ def _merge_line(merge: PlannedMerge, facts: Facts) -> str:
         f"  {'rewrite' if merge.rewrite else 'append'} {which}: "
         f"{count_of(facts.num_files, 'file')}, {count_of(facts.num_regions, 'region')}, "
         f"{format_bytes(facts.data_bytes)}"
+        + (
+            f", {facts.masked_rows:,} of {facts.num_rows:,} rows masked"
+            if facts.masked_rows
+            else ""
+        )
     )
 
 

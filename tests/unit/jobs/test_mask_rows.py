@@ -13,6 +13,7 @@ from arrow_format import (
     CommitConflictError,
     CorruptShuffleError,
     HashPartitioner,
+    MergePolicy,
     WriteOptions,
     collect_garbage,
     delete_rows,
@@ -40,6 +41,8 @@ from tests.support.guarantees import guarantee
 N = 6
 TINY = WriteOptions(sync=False, sort_buffer_bytes=16_384, chunk_bytes=300, statistics="all")
 NOW = timedelta(0)
+APPENDS = MergePolicy(rewrite="never")
+FEWER = MergePolicy(min_regions=1 << 20)
 
 
 @pytest.fixture(params=["inside", "object"], autouse=True)
@@ -157,6 +160,32 @@ def test_a_merge_leaves_masked_rows_out(tmp_path, writes, how):
     check(path, expected)
     mask(path, [1])
     check(path, without(expected, [1]))
+
+
+@pytest.mark.parametrize("sort_by", ["v", ()])
+@pytest.mark.parametrize(
+    "how", [{"policy": FEWER}, {"policy": FEWER, "by": "subpartition"}, {"policy": APPENDS}]
+)
+def test_a_merge_takes_files_of_which_many_rows_are_masked(tmp_path, how, sort_by):
+    path = tmp_path / "s"
+    append(path, 0, sort_by=sort_by)
+    mask(path, [*range(8)])
+    assert merge_shuffle(path, options=TINY, **how).plan.merges == (), "20 % are not more"
+    mask(path, [8, 9])
+    masked, expected = open_shuffle(path).version, contents(path)
+    report = merge_shuffle(path, options=TINY, **how)
+    assert (report.plan.facts[0].masked_rows, report.plan.facts[0].num_rows) == (100, 400)
+    assert report.after.data_bytes < report.before.data_bytes
+    assert not open_shuffle(path).map_outputs.has_masks
+    check(path, expected)
+    assert merge_shuffle(path, options=TINY, **how).plan.merges == ()
+    rollback_shuffle(path, masked)
+    assert open_shuffle(path).map_outputs.has_masks
+    check(path, expected)
+    assert merge_shuffle(path, options=TINY, **how).plan.merges
+    mask(path, [20])
+    check(path, without(expected, [20]))
+    assert merge_shuffle(path, options=TINY, **how).plan.merges == ()
 
 
 @guarantee("masked rows")

@@ -1,16 +1,19 @@
 """What is worth merging, decided from numbers alone."""
 
 import pickle
+from dataclasses import replace
+from operator import attrgetter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from arrow_format import MergePolicy, OptionError
-from arrow_format.model import MapOutput, PartitionedFile
+from arrow_format.model import MapOutput, Mask, PartitionedFile
 from arrow_format.write.merge_policy import Facts, PlannedMerge
 
 MB = 1 << 20
+first = attrgetter("first")
 POLICY = MergePolicy(target_file_bytes=100 * MB)
 
 
@@ -125,6 +128,45 @@ def test_merges_are_disjoint_in_order_and_of_a_file_each(sizes, how, n):
     assert not any(i + 1 in small for i in small), "two small neighbours are never left"
 
 
+MASKED = st.lists(st.tuples(st.sampled_from([1, MB, 60 * MB, 300 * MB]), st.integers(0, 100)))
+
+
+@given(
+    MASKED,
+    st.sampled_from(["auto", "always", "never"]),
+    st.sampled_from([1, 20_000]),
+    st.sampled_from([0, 20, 99, 100]),
+)
+def test_masks_add_merges_of_single_files_and_change_nothing_else(files, how, n, percent):
+    policy = MergePolicy(rewrite=how, target_file_bytes=100 * MB, max_masked_percent=percent)
+    outputs = [
+        output_of(replace(file_of(size), num_rows=100 - gone, mask=Mask(gone)))
+        for size, gone in files
+    ]
+    plan = policy.plan_version(outputs, n)
+    without = policy.plan_version(outputs_of(*(size for size, _ in files)), n)
+    merged = {i for merge in without for i in range(merge.first, merge.end)}
+    wanted = {i for i, (_, gone) in enumerate(files) if gone > percent} - merged
+    assert sorted(plan, key=first) == sorted(
+        [*without, *(append(i, i + 1) for i in wanted)], key=first
+    )
+
+
+def test_a_map_output_of_large_indexes_is_not_joined_for_its_masks():
+    large = replace(file_of(MB, 1, index_bytes=20 * MB), mask=Mask(10))
+    assert POLICY.plan_version([output_of(large)], 1) == (append(0, 1),)
+    assert POLICY.plan_version([output_of(large, large)], 1) == ()
+    bulky = replace(file_of(90 * MB), mask=Mask(10))
+    assert POLICY.plan_version([output_of(bulky, bulky)], 1) == (append(0, 1),)
+
+
+def test_masks_are_reason_enough_for_a_merge_by_subpartition():
+    facts = Facts(1, 1, MB, 10, 1, num_rows=100, masked_rows=21)
+    assert POLICY.should_merge_by_subpartition(facts, 200)
+    assert not POLICY.should_merge_by_subpartition(replace(facts, masked_rows=20), 200)
+    assert not MergePolicy(rewrite="never").should_merge_by_subpartition(facts, 200)
+
+
 def test_merging_what_was_merged_changes_nothing():
     merged = [output_of(file_of(90 * MB, 1)), output_of(file_of(3 * MB, 4))]
     assert POLICY.plan_version(merged, 20_000) == ()
@@ -139,6 +181,7 @@ def test_merging_what_was_merged_changes_nothing():
         ("max_fan_in", 1),
         ("target_file_bytes", 0),
         ("max_index_bytes", "1"),
+        ("max_masked_percent", 101),
     ],
 )
 def test_bad_values_are_named(name, value):
