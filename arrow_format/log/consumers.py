@@ -4,7 +4,7 @@ A consumer has a directory ``consumers/<name>`` in the shuffle, which may exist 
 written. It holds numbered records, of which the newest says everything. A process that changes
 anything puts the next number if that is absent: of several processes one succeeds, and one that was
 taken over fails from then on. All safety rests on that, none on clocks or heartbeats. See
-``docs/format/writing.md``.
+``docs/explanation/architecture.md``.
 """
 
 from __future__ import annotations
