@@ -361,9 +361,9 @@ def page_vectors():
     types |= {"float32": pa.float32(), "float64": pa.float64(), "date32": pa.date32()}
     types |= {"list<int32>": pa.list_(pa.int32()), "struct<a: int64, b: string>": PAIR}
     types |= {"decimal128(19, 0)": pa.decimal128(19, 0), "any": PAIR}
-    rows = re.findall(r"^\| (\S.*) \| `(.*)` \| (-?\d+) \|$", PAGE, re.MULTILINE)
+    rows = re.findall(r"^(\S.*?) {2,}(\S.*?) {2,}(-?\d+)$", PAGE, re.MULTILINE)
     for kind, text, hashed in rows:
-        data_type = types[kind.strip("`")]
+        data_type = types[kind]
         if pa.types.is_decimal(data_type):
             value = D(text)
         elif pa.types.is_binary(data_type):
