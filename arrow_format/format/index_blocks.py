@@ -7,24 +7,26 @@ wrap, so who reads parts needs to know of no rotation. See ``docs/format/reading
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from arrow_format.arrays.buffers import fixed_width_values, to_arrow
+from arrow_format.arrays.buffers import fixed_width_values, text_offsets, to_arrow
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
-from arrow_format.format.batch_frame import MALFORMED, decode_batch, encode_batch
+from arrow_format.format.batch_frame import MALFORMED, decode_batches, encode_batch
 from arrow_format.format.chunk_table import ChunkTable, Encoding
 from arrow_format.format.regions import MAX_REGION_ROWS, PrefixSums, Region, RegionKind
 from arrow_format.model import MAX_INTEGER
 from arrow_format.options import MAX_CHUNK_BYTES, MAX_CHUNK_ROWS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
+
+    from arrow_format.model import Int64Array
 
 MOST_RAW_BYTES = 2 * MAX_CHUNK_BYTES
 """Bound of a chunk of several rows before compression; writers make at most half of it."""
@@ -102,131 +104,157 @@ def _lists(values: Sequence[NDArray[Any]], type_: pa.DataType) -> pa.ListArray:
     return pa.ListArray.from_arrays(to_arrow(ends), to_arrow(flat), type=pa.list_(item))
 
 
-def decode_block(
-    block: memoryview, first: int, end: int, *, num_columns: int, data_bytes: int
-) -> tuple[Region, ...]:
-    """Return the parts of a block, each as a region of its rows.
+class StoredBlock(NamedTuple):
+    """A block as bytes, and what is known of it."""
+
+    frame: memoryview
+    """Bytes whose CRC was checked."""
+    first: int
+    """First subpartition of the range that the directory states."""
+    end: int
+    """And the one after its last."""
+    data_bytes: int
+    """Length of the data file."""
+
+
+def decode_blocks(blocks: Sequence[StoredBlock], num_columns: int) -> list[tuple[Region, ...]]:
+    """Return the parts of each block, as regions of their rows.
+
+    Blocks, also those of different files, are decoded and checked together: that takes about as
+    long as it takes for one of them.
 
     Parameters
     ----------
-    block
-        Bytes whose CRC was checked.
-    first, end
-        Range of subpartitions that the directory states.
+    blocks
+        Of files whose data schemas have the same number of columns.
     num_columns
-        Columns of the data schema.
-    data_bytes
-        Length of the data file.
+        That number.
 
     Raises
     ------
     CorruptShuffleError
-        The parts contradict themselves.
+        The parts of a block contradict themselves.
     FormatVersionError
         A newer version wrote it.
     """
     try:
-        batch = decode_batch(block, BLOCK_SCHEMA)
-        parts = tuple(_parts(batch, first, num_columns))
+        table, num_parts = decode_batches([block.frame for block in blocks], BLOCK_SCHEMA)
+        parts = _parts(table, blocks, num_parts, num_columns)
     except MALFORMED as error:
         msg = f"index is not of this format ({type(error).__name__}: {error})"
         raise CorruptShuffleError(msg) from error
-    for part in parts:
-        if not _is_sound(part, end, data_bytes):
-            msg = f"region {part.number} of the index contradicts itself or its data file's length"
-            raise CorruptShuffleError(msg)
-    places = [(part.number, part.first_row) for part in parts]
-    if any(after <= before for before, after in pairwise(places)):
-        msg = "the parts of a block of the index are not in order"
-        raise CorruptShuffleError(msg)
-    return parts
+    found = iter(parts)
+    return [tuple(islice(found, number)) for number in num_parts]
 
 
 class _Lists(NamedTuple):
     """A column of lists: what is in all of them, and where the list of each part begins."""
 
     values: NDArray[Any]
-    edges: list[int]
+    edges: Int64Array
     """And where the last one ends."""
 
     @staticmethod
     def of(column: pa.ListArray, dtype: np.dtype[Any]) -> _Lists:
-        _, offsets, _, values = column.buffers()
-        edges = np.frombuffer(offsets, np.int32, len(column) + 1)
+        edges = text_offsets(column).astype(np.int64)
         start, stop = int(edges[0]), int(edges[-1])
         if stop == start:
-            return _Lists(np.empty(0, dtype), [0] * len(edges))
+            return _Lists(np.empty(0, dtype), edges - start)
+        values = column.buffers()[3]
         found = np.frombuffer(values, dtype, stop - start, start * dtype.itemsize)
-        return _Lists(found, edges.tolist() if start == 0 else (edges - start).tolist())
+        return _Lists(found, edges - start)
 
 
 _DTYPES = {name: np.dtype(str(type_)) for name, type_ in (_NUMBERS | _LISTS).items()}
 
 
-def _parts(batch: pa.RecordBatch, first: int, num_columns: int) -> Iterator[Region]:
-    if not batch.num_rows:
-        return
+def _parts(
+    table: pa.Table, blocks: Sequence[StoredBlock], num_parts: Sequence[int], num_columns: int
+) -> list[Region]:
+    """Return the parts of all blocks, of which each has so many; ValueError where they are none."""
+    if not table.num_rows:
+        return []
+    (batch,) = table.to_batches()
     columns = dict(zip(BLOCK_SCHEMA.names, batch.columns, strict=True))
-    numbers = {name: fixed_width_values(columns[name], _DTYPES[name]).tolist() for name in _NUMBERS}
-    for region, kind in zip(numbers["region"], numbers["kind"], strict=True):
-        if kind not in iter(RegionKind):
-            msg = (
-                f"region {region} has kind {kind}, which this version does not know; read it with "
-                "a newer arrow-shuffle"
-            )
-            raise FormatVersionError(msg)
+    numbers = {name: fixed_width_values(columns[name], _DTYPES[name]) for name in _NUMBERS}
+    kinds = numbers["kind"]
+    if kinds.max() > max(RegionKind):
+        at = int(kinds.argmax())
+        msg = (
+            f"region {numbers['region'][at]} has kind {kinds[at]}, which this version does not "
+            "know; read it with a newer arrow-shuffle"
+        )
+        raise FormatVersionError(msg)
     lists = {name: _Lists.of(columns[name], _DTYPES[name]) for name in _LISTS}
     chunks = _chunk_table(lists, numbers["rows_before"], num_columns)
     _check_sizes(chunks)
     gaps, rows = lists["subpartition_gap"], lists["subpartition_rows"]
-    if gaps.edges != rows.edges or 0 in (gaps.values.min(initial=1), rows.values.min(initial=1)):
+    if (gaps.edges != rows.edges).any() or 0 in (
+        gaps.values.min(initial=1),
+        rows.values.min(initial=1),
+    ):
         msg = "subpartitions and their rows contradict each other"
         raise ValueError(msg)
-    of_parts = zip(pairwise(gaps.edges), pairwise(lists["chunk_rows"].edges), strict=True)
-    for i, ((start, stop), of_chunks) in enumerate(of_parts):
-        kind = RegionKind(numbers["kind"][i])
-        yield Region(
-            kind,
-            numbers["num_rows"][i],
+    of_part = np.repeat(np.arange(len(blocks)), num_parts)
+    ranges = np.array([block[1:] for block in blocks], np.int64)[of_part]
+    _check_parts(numbers, gaps, rows, chunks, lists["chunk_rows"].edges, ranges)
+    same_block = np.diff(of_part) == 0
+    steps, row_steps = np.diff(numbers["region"].astype(np.int64)), np.diff(numbers["first_row"])
+    if (same_block & ~((steps > 0) | ((steps == 0) & (row_steps > 0)))).any():
+        msg = "the parts of a block of the index are not in order"
+        raise CorruptShuffleError(msg)
+    # Copies, that a part keeps no other in memory.
+    narrow_gaps, narrow_rows = (
+        each.values.astype(np.min_scalar_type(each.values.max(initial=0))) for each in (gaps, rows)
+    )
+    return [
+        Region(
+            RegionKind(kind),
+            num_rows,
             first,
-            None if kind is RegionKind.BROADCAST else PrefixSums.of(gaps.values[start:stop]),
-            PrefixSums.of(rows.values[start:stop]),
-            chunks.between(*of_chunks),
-            numbers["region"][i],
-            numbers["first_row"][i],
+            None if kind == RegionKind.BROADCAST else PrefixSums(narrow_gaps[start:stop].copy()),
+            PrefixSums(narrow_rows[start:stop].copy()),
+            chunks.between(*of_chunks).copied(),
+            region,
+            first_row,
         )
+        for kind, num_rows, first, (start, stop), of_chunks, region, first_row in zip(
+            kinds.tolist(),
+            numbers["num_rows"].tolist(),
+            ranges[:, 0].tolist(),
+            pairwise(gaps.edges.tolist()),
+            pairwise(lists["chunk_rows"].edges.tolist()),
+            numbers["region"].tolist(),
+            numbers["first_row"].tolist(),
+            strict=True,
+        )
+    ]
 
 
-def _chunk_table(
-    lists: dict[str, _Lists], rows_before: Sequence[int], num_columns: int
-) -> ChunkTable:
-    """Return the chunks of all parts; ValueError where their frames contradict each other.
-
-    All are checked together: that takes as long as those of one part.
-    """
+def _chunk_table(lists: dict[str, _Lists], rows_before: Int64Array, num_columns: int) -> ChunkTable:
+    """Return the chunks of all parts; ValueError where their frames contradict each other."""
     edges = lists["chunk_rows"].edges
-    # Copies: views would keep all of the block in memory.
+    num_chunks = np.diff(edges)
     rows, gaps, encoding, num_frames, frame, raw, length, crc32 = (
-        lists[name].values.copy() for name in _OF_CHUNKS
+        lists[name].values for name in _OF_CHUNKS
     )
     most = MAX_INTEGER >> 20  # so that no sum overflows
     if (
-        any(stop <= start for start, stop in pairwise(edges))
-        or any(lists[name].edges != edges for name in _OF_CHUNKS[1:4])
-        or min(each.min() for each in (rows, num_frames, length)) < 1
-        or min(gaps.min(), raw.min(), *rows_before) < 0
-        or max(each.max() for each in (rows, gaps, length, raw)) > most
+        num_chunks.min() < 1
+        or any((lists[name].edges != edges).any() for name in _OF_CHUNKS[1:4])
+        or min(each.min(initial=1) for each in (rows, num_frames, length)) < 1
+        or min(each.min(initial=0) for each in (gaps, raw, rows_before)) < 0
+        or max(each.max(initial=0) for each in (rows, gaps, length, raw)) > most
     ):
         msg = "chunks contradict each other"
         raise ValueError(msg)
     first_frame = np.zeros(len(rows) + 1, np.int64)
     num_frames.cumsum(out=first_frame[1:])
-    of_columns = [edge * num_columns for edge in edges]
-    of_frames = first_frame[edges].tolist()
+    of_columns, of_frames = edges * num_columns, first_frame[edges]
     frame, raw = frame.reshape(-1, num_columns), raw.reshape(-1, num_columns)
     if (
-        any(lists[name].edges != of_columns for name in _OF_CHUNKS[4:6])
-        or any(lists[name].edges != of_frames for name in _OF_CHUNKS[6:])
+        any((lists[name].edges != of_columns).any() for name in _OF_CHUNKS[4:6])
+        or any((lists[name].edges != of_frames).any() for name in _OF_CHUNKS[6:])
         or frame.min() < 0
         or (frame >= num_frames[:, None]).any()
     ):
@@ -240,7 +268,7 @@ def _chunk_table(
     chunk_length = np.add.reduceat(length, first_frame[:-1])
     row_ends, ends = rows.cumsum(), (gaps + chunk_length).cumsum()
     first_row, offset = row_ends - rows, ends - chunk_length
-    starts, num_chunks = edges[:-1], np.diff(edges)
+    starts = edges[:-1]
     first_row -= np.repeat(first_row[starts] + rows_before, num_chunks)
     offset -= np.repeat((offset - gaps)[starts], num_chunks)
     return ChunkTable(first_row, rows, offset, encoding, num_frames, frame, raw, length, crc32)
@@ -254,25 +282,54 @@ _OF_CHUNKS = (
 """Lists with a value for each chunk, for each chunk and column, and for each frame."""
 
 
-def _is_sound(part: Region, end: int, data_bytes: int) -> bool:
-    """Whether a part leads no reader outside of the file, the range or its rows."""
-    chunks, rows, gaps = part.chunks, part.rank_rows, part.rank_gaps
-    if gaps is None:
-        are_rows = len(rows) == 0 and part.first_row == 0 == chunks.first_row[0]
-        are_rows &= int(chunks.row_edges[-1]) == part.num_rows
-    else:
-        are_rows = rows.total == part.num_rows and gaps.total <= end - part.first_subpartition
-    starts, last = chunks.first_row, int(chunks.first_row[-1])
-    return (
-        are_rows
-        and part.number >= 0 <= part.first_row
-        and 0 < part.num_rows <= MAX_REGION_ROWS - part.first_row
-        and int(starts[0]) <= 0 < int(starts[0] + chunks.num_rows[0])
-        and last < part.num_rows <= last + int(chunks.num_rows[-1])
-        and not (chunks.offset % 8).any()
-        and int(chunks.offset[0]) >= 8
-        and int(chunks.offset[-1] + chunks.length[-1]) <= data_bytes
+def _check_parts(
+    numbers: dict[str, NDArray[Any]],
+    gaps: _Lists,
+    rows: _Lists,
+    chunks: ChunkTable,
+    chunk_edges: Int64Array,
+    ranges: Int64Array,
+) -> None:
+    """Refuse a part that leads a reader outside of its file, its range or its rows.
+
+    ``ranges`` has for each part the subpartitions of its block, and the length of its data file.
+    """
+    first_row, num_rows = numbers["first_row"], numbers["num_rows"]
+    start, last = chunk_edges[:-1], chunk_edges[1:] - 1
+    last_row, last_rows = chunks.first_row[last], chunks.num_rows[last]
+    are_rows = np.where(
+        numbers["kind"] == RegionKind.BROADCAST,
+        (np.diff(rows.edges) == 0)
+        & (first_row == 0)
+        & (chunks.first_row[start] == 0)
+        & (last_row + last_rows == num_rows),
+        (_sums(rows) == num_rows) & (_sums(gaps) <= ranges[:, 1] - ranges[:, 0]),
     )
+    sound = (
+        are_rows
+        & (numbers["region"] >= 0)
+        & (first_row >= 0)
+        & (num_rows > 0)
+        & (num_rows <= MAX_REGION_ROWS - first_row)
+        & (chunks.first_row[start] <= 0)
+        & (chunks.first_row[start] + chunks.num_rows[start] > 0)
+        & (last_row < num_rows)
+        & (num_rows <= last_row + last_rows)
+        & (np.bitwise_or.reduceat(chunks.offset, start) % 8 == 0)
+        & (chunks.offset[start] >= 8)
+        & (chunks.offset[last] + chunks.length[last] <= ranges[:, 2])
+    )
+    if not sound.all():
+        region = numbers["region"][sound.argmin()]
+        msg = f"region {region} of the index contradicts itself or its data file's length"
+        raise CorruptShuffleError(msg)
+
+
+def _sums(lists: _Lists) -> Int64Array:
+    """Return the sum of each list."""
+    values = np.append(lists.values, np.uint32(0))
+    sums = np.add.reduceat(values, lists.edges[:-1], dtype=np.uint64).astype(np.int64)
+    return np.where(np.diff(lists.edges), sums, 0)
 
 
 def _check_sizes(chunks: ChunkTable) -> None:

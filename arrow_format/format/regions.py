@@ -41,18 +41,25 @@ class PrefixSums:
     """Small unsigned numbers and their running sums, of which only some are held.
 
     The sum before every 256th number is held, so that a sum or a position costs the same however
-    many numbers there are.
+    many numbers there are. They are added up when one is asked for.
     """
 
-    __slots__ = ("_before_blocks", "values")
+    __slots__ = ("_known", "values")
 
     def __init__(self, values: npt.NDArray[Any]) -> None:
         self.values = values
-        starts = np.arange(0, len(values), _BLOCK)
-        self._before_blocks = np.zeros(len(starts) + 1, np.int64)
-        # NumPy sums unsigned numbers as uint64 three times as fast as it does as int64.
-        sums = np.add.reduceat(values, starts, dtype=np.uint64).astype(np.int64)
-        sums.cumsum(out=self._before_blocks[1:])
+        self._known: Int64Array | None = None
+
+    @property
+    def _before_blocks(self) -> Int64Array:
+        if self._known is None:  # several threads may do this: they make equal ones
+            starts = np.arange(0, len(self.values), _BLOCK)
+            known = np.zeros(len(starts) + 1, np.int64)
+            # NumPy sums unsigned numbers as uint64 three times as fast as it does as int64.
+            sums = np.add.reduceat(self.values, starts, dtype=np.uint64).astype(np.int64)
+            sums.cumsum(out=known[1:])
+            self._known = known
+        return self._known
 
     @staticmethod
     def of(values: npt.NDArray[Any]) -> PrefixSums:
@@ -73,8 +80,8 @@ class PrefixSums:
     def before(self, position: int) -> int:
         """Return the sum of the numbers before a position."""
         block = position // _BLOCK
-        rest = self.values[block * _BLOCK : position]
-        return int(self._before_blocks[block] + rest.sum(dtype=np.int64))
+        rest = int(self.values[block * _BLOCK : position].sum(dtype=np.int64))
+        return int(self._before_blocks[block]) + rest if block else rest
 
     def position(self, total: int) -> int:
         """Return the last position before which the sum is at most ``total``, 0 or more."""

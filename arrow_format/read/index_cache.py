@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from contextlib import contextmanager, suppress
 from functools import partial
-from operator import methodcaller
-from typing import TYPE_CHECKING, TypeVar
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from arrow_format.arrays.column_ids import Columns, inside_is_alike, names_in, problem_of_ids
 from arrow_format.arrays.schema_evolution import can_read_as, shared_columns
 from arrow_format.concurrency import run_concurrently
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
-from arrow_format.read.partitioned_file import PartitionedFileReader
+from arrow_format.read.partitioned_file import PartitionedFileReader, decode_fetched
 from arrow_format.read.scheduler import ADVICE
 from arrow_format.storage.local_dirs import ReadRoots
 
@@ -24,10 +25,18 @@ if TYPE_CHECKING:
     from arrow_format.keys.sort_keys import SortBy
     from arrow_format.log.entry import LogEntry
     from arrow_format.model import MapOutput, PartitionedFile
-    from arrow_format.read.partitioned_file import IndexPart
+    from arrow_format.read.partitioned_file import FetchedBlock, IndexPart
     from arrow_format.storage.open import Storage
 
 CACHE_BYTES = 32 << 20
+MAX_WINDOW = 64
+"""Files whose indexes are decoded together: in each call NumPy does little for one of them."""
+
+Loaded = TypeVar("Loaded")
+"""What a caller wants of an index."""
+Ranges = TypeVar("Ranges", None, "Sequence[tuple[int, int]]")
+"""Subpartitions ``[first, end)`` that are wanted of a file; None for all."""
+Wanted = TypeVar("Wanted", bound="tuple[MapOutput, PartitionedFile, Any]")
 
 
 class IndexCache:
@@ -52,21 +61,22 @@ class IndexCache:
         self, version: LogEntry, output: MapOutput, file: PartitionedFile
     ) -> PartitionedFileReader:
         """Return the whole index of a file of a version, given the version's newest entry."""
-        return self._opened(version, output, file, PartitionedFileReader.load)
+        (index,) = self.indexes_of(version, [(output, file)])
+        return index
 
-    def _opened(
+    def _fetched(
         self,
         version: LogEntry,
         output: MapOutput,
         file: PartitionedFile,
-        load: Callable[[PartitionedFileReader], Loaded],
-    ) -> Loaded:
-        """Return what is loaded of an index."""
+        ranges: Sequence[tuple[int, int]] | None,
+        columns: Sequence[str],
+    ) -> tuple[PartitionedFileReader, list[FetchedBlock]]:
+        """Open an index unless it is kept, and read what is missing of ranges."""
         storage = self.roots.storage_of(file, output.job_id)
-        key = storage.root, file.path, file.mask.number
         with self._lock:
-            kept = self._kept.get(key)
-        try:
+            kept = self._kept.get((storage.root, file.path, file.mask.number))
+        with _described(output):
             if kept is None:
                 reader = PartitionedFileReader(storage, file, self.roots.storage)
                 if output.column_ids:  # none are given before the commit: names are the version's
@@ -74,13 +84,11 @@ class IndexCache:
                 _check_identity(reader, version, output)
             else:
                 reader = kept[0]
-            loaded = load(reader)
             reader.mask  # noqa: B018  here, where several are read concurrently
-        except (CorruptShuffleError, FormatVersionError) as error:
-            msg = f"{error} (index of map task {output.map_task}, attempt {output.attempt})"
-            if isinstance(error, CorruptShuffleError):  # copies of a newer version do not help
-                msg = f"{msg}. {ADVICE}"
-            raise type(error)(msg) from error
+            return reader, reader.fetch(ranges, columns)
+
+    def _keep(self, reader: PartitionedFileReader) -> None:
+        key = reader.storage.root, reader.file.path, reader.file.mask.number
         num_bytes = reader.num_bytes
         with self._lock:
             _, before = self._kept.pop(key, (reader, 0))
@@ -89,7 +97,6 @@ class IndexCache:
             while self._kept_bytes > self._max_bytes and len(self._kept) > 1:
                 _, (_, dropped) = self._kept.popitem(last=False)
                 self._kept_bytes -= dropped
-        return loaded
 
     def indexes_of(
         self, version: LogEntry, files: Iterable[tuple[MapOutput, PartitionedFile]]
@@ -98,9 +105,8 @@ class IndexCache:
 
         Where each costs a round trip, some are loaded concurrently, at most as many as are kept.
         """
-        return self._all(
-            version, ((output, file, PartitionedFileReader.load) for output, file in files)
-        )
+        wanted = ((output, file, None) for output, file in files)
+        return self._all(version, wanted, (), lambda reader, _: reader.load())
 
     def parts_of(
         self,
@@ -113,30 +119,56 @@ class IndexCache:
         As :meth:`indexes_of`; see :meth:`PartitionedFileReader.of_ranges`.
         """
         return self._all(
-            version,
-            (
-                (output, file, methodcaller("of_ranges", ranges, columns))
-                for output, file, ranges in files
-            ),
+            version, files, columns, lambda reader, ranges: reader.of_ranges(ranges, columns)
         )
 
     def _all(
         self,
         version: LogEntry,
-        files: Iterable[
-            tuple[MapOutput, PartitionedFile, Callable[[PartitionedFileReader], Loaded]]
-        ],
+        files: Iterable[tuple[MapOutput, PartitionedFile, Ranges]],
+        columns: Sequence[str],
+        load: Callable[[PartitionedFileReader, Ranges], Loaded],
     ) -> Iterator[Loaded]:
         max_requests = self.roots.storage.max_requests
-        window: list[Callable[[], Loaded]] = []
-        num_bytes = 0
-        for output, file, load in files:
-            num_bytes += file.index_bytes
-            if window and (len(window) == max_requests or num_bytes > self._max_bytes):
-                yield from run_concurrently(window, max_requests)
-                window, num_bytes = [], file.index_bytes
-            window.append(partial(self._opened, version, output, file, load))
-        yield from run_concurrently(window, max_requests)
+        for window in self._windows(files, max_requests):
+            fetched = run_concurrently(
+                [partial(self._fetched, version, *wanted, columns) for wanted in window],
+                max_requests,
+            )
+            # Below, the reader of one that cannot be decoded says which it is.
+            with suppress(CorruptShuffleError, FormatVersionError):
+                decode_fetched(chain.from_iterable(blocks for _, blocks in fetched))
+            for (output, _, ranges), (reader, _) in zip(window, fetched, strict=True):
+                with _described(output):
+                    loaded = load(reader, ranges)
+                self._keep(reader)
+                yield loaded
+
+    def _windows(self, files: Iterable[Wanted], first: int) -> Iterator[list[Wanted]]:
+        """Yield files that are opened together: ``first`` of them, then more and more."""
+        window: list[Wanted] = []
+        num_bytes, most = 0, first
+        for wanted in files:
+            size = wanted[1].index_bytes
+            if window and (len(window) == most or num_bytes + size > self._max_bytes):
+                yield window
+                window, num_bytes, most = [], 0, max(first, min(2 * most, MAX_WINDOW))
+            window.append(wanted)
+            num_bytes += size
+        if window:
+            yield window
+
+
+@contextmanager
+def _described(output: MapOutput) -> Iterator[None]:
+    """Add to errors of the block whose index it is, and what to do."""
+    try:
+        yield
+    except (CorruptShuffleError, FormatVersionError) as error:
+        msg = f"{error} (index of map task {output.map_task}, attempt {output.attempt})"
+        if isinstance(error, CorruptShuffleError):  # copies of a newer version do not help
+            msg = f"{msg}. {ADVICE}"
+        raise type(error)(msg) from error
 
 
 def _name_columns(reader: PartitionedFileReader, version: LogEntry, output: MapOutput) -> None:
@@ -154,10 +186,6 @@ def _name_columns(reader: PartitionedFileReader, version: LogEntry, output: MapO
         )
         raise CorruptShuffleError(msg)
     reader.rename_columns(names_in(stored, columns))
-
-
-Loaded = TypeVar("Loaded")
-"""What a caller wants of an index."""
 
 
 def _check_identity(reader: PartitionedFileReader, version: LogEntry, output: MapOutput) -> None:

@@ -7,6 +7,7 @@ Source: FLIP-148, ``PartitionedFileReader``, ``getIndexEntry``.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,7 +17,7 @@ import numpy as np
 from arrow_format.arrays.column_ids import renamed
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
 from arrow_format.format.chunk_table import Encoding
-from arrow_format.format.index_blocks import decode_block
+from arrow_format.format.index_blocks import StoredBlock, decode_blocks
 from arrow_format.format.index_file import (
     TAIL_BYTES,
     check_other,
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
 
 SMALL_BYTES = 64 << 10
 """An index of this many bytes is read in one request."""
+
+_RUN_BYTES = 64 << 10
+"""Of blocks that are decoded together, compressed: so that what they become is small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,14 +206,17 @@ class PartitionedFileReader:
         self.metadata = self.directory.metadata
         self.num_subpartitions = self.metadata.num_subpartitions
         """By which parts have rows: those of the file, or fewer of which these are a multiple."""
-        places = [(block.first, block.end) for block in self.directory.blocks]
-        self._ranges = np.array(places, np.int64).reshape(-1, 2).T
         self.check_data_bytes()
 
     def check_data_bytes(self) -> None:
         """Raise CorruptShuffleError where the index is of a data file of another length."""
         if self.metadata.data_bytes != self.file.data_bytes:
             raise self._not_committed()
+
+    @property
+    def num_columns(self) -> int:
+        """Columns of the file."""
+        return len(self.metadata.data_schema)
 
     def rename_columns(self, names: Mapping[str, str]) -> None:
         """Call the columns other names, wherever this file's metadata name one."""
@@ -248,35 +255,45 @@ class PartitionedFileReader:
 
     def _open(self, numbers: Sequence[int], *, with_statistics: bool = False) -> list[_Block]:
         """Return blocks, and read those that are not there, adjacent ones together."""
+        fetched = self._fetch(numbers, with_statistics=with_statistics)
+        with self.located():
+            decode_fetched(fetched)
+        return [self._blocks[number] for number in numbers]
+
+    def fetch(
+        self, ranges: Iterable[tuple[int, int]] | None, columns: Iterable[str] = ()
+    ) -> list[FetchedBlock]:
+        """Read the blocks that :meth:`of_ranges` needs and that are not there; all when None.
+
+        They are for :func:`decode_fetched`, with those of other files.
+        """
+        return self._fetch(self._numbers_of(ranges), with_statistics=self._has_any(columns))
+
+    def _fetch(self, numbers: Sequence[int], *, with_statistics: bool) -> list[FetchedBlock]:
         missing = [
             number
             for number in numbers
             if (block := self._blocks.get(number)) is None
             or (with_statistics and block.section is None)
         ]
-        if missing:
-            places = [self.directory.blocks[number] for number in missing]
-            ranges = [place.ranges[0] for place in places]
-            if with_statistics:
-                ranges += [place.ranges[1] for place in places]
-            with self.located():
-                found = self._read_adjacent(ranges)
-                stored, sections = found[: len(places)], found[len(places) :]
-                for i, (number, place) in enumerate(zip(missing, places, strict=True)):
-                    check_part(stored[i], place.crc32, "a block of the index")
-                    parts = decode_block(
-                        stored[i],
-                        place.first,
-                        place.end,
-                        num_columns=len(self.metadata.data_schema),
-                        data_bytes=self.metadata.data_bytes,
-                    )
-                    num_bytes, section = sum(part.nbytes for part in parts), None
-                    if with_statistics:
-                        section = check_part(sections[i], place.statistics_crc32, "statistics")
-                        num_bytes += len(section)
-                    self._blocks[number] = _Block(parts, section, num_bytes)
-        return [self._blocks[number] for number in numbers]
+        if not missing:
+            return []
+        places = [self.directory.blocks[number] for number in missing]
+        ranges = [place.ranges[0] for place in places]
+        if with_statistics:
+            ranges += [place.ranges[1] for place in places]
+        data_bytes, fetched = self.metadata.data_bytes, []
+        with self.located():
+            found = self._read_adjacent(ranges)
+            sections = iter(found[len(places) :])
+            for number, place, frame in zip(missing, places, found, strict=False):
+                check_part(frame, place.crc32, "a block of the index")
+                section = next(sections, None)
+                if section is not None:
+                    check_part(section, place.statistics_crc32, "statistics")
+                stored = StoredBlock(frame, place.first, place.end, data_bytes)
+                fetched.append(FetchedBlock(self, number, stored, section))
+        return fetched
 
     def _read_adjacent(self, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
         """Read ranges, of which those that are adjacent are read together."""
@@ -347,14 +364,26 @@ class PartitionedFileReader:
         FormatVersionError
             A newer version wrote it.
         """
-        n, stored = self.num_subpartitions, self.metadata.num_subpartitions
-        edges = np.array(sorted(ranges), np.int64).reshape(-1, 2)
-        edges = (edges + np.arange(0, stored, n)[:, None, None]).reshape(-1, 2)
-        first, end = self._ranges
+        return self._part(self._numbers_of(ranges), self.num_subpartitions, columns)
+
+    def _numbers_of(self, ranges: Iterable[tuple[int, int]] | None) -> tuple[int, ...]:
+        """Return the blocks that may have rows of ranges of subpartitions; of all when None."""
+        blocks = self.directory.blocks
+        if ranges is None:
+            return tuple(range(len(blocks)))
+        n, ascending = self.num_subpartitions, sorted(ranges)
+        shifts = range(0, self.metadata.num_subpartitions, n)
+        firsts = [first + shift for shift in shifts for first, _ in ascending]
+        ends = [end + shift for shift in shifts for _, end in ascending]
         # Some of the ascending ranges begins before the block ends, and ends after it begins.
-        begun = np.searchsorted(edges[:, 0], end)
-        ended = np.searchsorted(edges[:, 1], first, side="right")
-        return self._part(tuple(np.flatnonzero(begun > ended).tolist()), n, columns)
+        return tuple(
+            number
+            for number, block in enumerate(blocks)
+            if bisect_left(firsts, block.end) > bisect_right(ends, block.first)
+        )
+
+    def _has_any(self, columns: Iterable[str]) -> bool:
+        return not set(columns).isdisjoint(self.metadata.statistics)
 
     def _part(
         self, numbers: tuple[int, ...], num_subpartitions: int, columns: Iterable[str] = ()
@@ -365,8 +394,7 @@ class PartitionedFileReader:
             numbers,
             num_subpartitions,
         ):
-            has_any = not set(columns).isdisjoint(self.metadata.statistics)
-            blocks = self._open(numbers, with_statistics=has_any)
+            blocks = self._open(numbers, with_statistics=self._has_any(columns))
             parts = joined_parts(part for block in blocks for part in block.parts)
             if num_subpartitions < self.metadata.num_subpartitions:
                 parts = [piece for part in parts for piece in folded_parts(part, num_subpartitions)]
@@ -380,8 +408,7 @@ class PartitionedFileReader:
 
     @property
     def _whole(self) -> IndexPart:
-        numbers = tuple(range(len(self.directory.blocks)))
-        return self._part(numbers, self.metadata.num_subpartitions)
+        return self._part(self._numbers_of(None), self.metadata.num_subpartitions)
 
     @property
     def regions(self) -> tuple[Region, ...]:
@@ -442,6 +469,44 @@ class PartitionedFileReader:
             check_other(whole, self.directory, self.file.directory_bytes)
         self.regions  # noqa: B018
         self._whole.statistics  # noqa: B018
+
+
+class FetchedBlock(NamedTuple):
+    """A block of an index that was read, and whose CRC is right."""
+
+    reader: PartitionedFileReader
+    number: int
+    stored: StoredBlock
+    section: memoryview | None
+    """Its statistics as they are stored, if these were asked for."""
+
+
+def decode_fetched(fetched: Iterable[FetchedBlock]) -> None:
+    """Decode blocks of some indexes, several together, for the readers that they come from.
+
+    Raises CorruptShuffleError or FormatVersionError where one of them cannot be used, which does
+    not say which: open the readers one by one.
+    """
+    run: list[FetchedBlock] = []
+    num_bytes = 0
+    for block in fetched:
+        size = len(block.stored.frame)
+        if run and (
+            num_bytes + size > _RUN_BYTES or block.reader.num_columns != run[0].reader.num_columns
+        ):
+            _decode_run(run)
+            run, num_bytes = [], 0
+        run.append(block)
+        num_bytes += size
+    if run:
+        _decode_run(run)
+
+
+def _decode_run(run: Sequence[FetchedBlock]) -> None:
+    decoded = decode_blocks([block.stored for block in run], run[0].reader.num_columns)
+    for (reader, number, _, section), parts in zip(run, decoded, strict=True):
+        num_bytes = sum(part.nbytes for part in parts) + len(section or b"")
+        reader._blocks[number] = _Block(parts, section, num_bytes)
 
 
 def chunk_rows(regions: Iterable[Region]) -> Int64Array:

@@ -4,6 +4,7 @@ import json
 import struct
 import zlib
 from dataclasses import replace
+from itertools import chain
 
 import msgspec
 import numpy as np
@@ -26,6 +27,7 @@ from arrow_format.format.index_file import (
     whole_regions,
 )
 from arrow_format.format.regions import PrefixSums, Region, RegionKind, region_of
+from arrow_format.read.partitioned_file import decode_fetched
 from arrow_format.read.plan import plan_chunks
 from tests.support.guarantees import guarantee
 from tests.support.hostile import index_parts
@@ -207,6 +209,24 @@ def test_blocks_say_what_the_regions_do(case, data):
                 stop = region.first_row + region.num_rows
                 ids = whole.subpartitions_of_rows(region.first_row, stop, n)
                 assert region.subpartitions_of_rows(0, region.num_rows, n).tolist() == ids.tolist()
+
+
+@given(st.lists(files(), min_size=2, max_size=5))
+def test_blocks_of_several_files_are_decoded_as_those_of_each(cases):
+    readers = []
+    for n, regions, data_bytes in cases:
+        metadata = replace(METADATA, num_subpartitions=n, data_bytes=data_bytes)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(index_file, "BLOCK_BYTES", 60)
+            index = encode_index(metadata, regions)
+        readers.append(reader_of(index, said_of(index)))
+    decode_fetched(chain.from_iterable(reader.fetch(None) for reader in readers))
+    for (n, regions, _), reader in zip(cases, readers, strict=True):
+        assert reader.fetch(None) == []
+        found = whole_regions(reader.of_ranges([(0, n)]).regions, reader.metadata)
+        assert plain(found, n) == plain(regions, n)
+        arrays = [array for part in found for array in part.chunks.arrays().values()]
+        assert all(array.base is None or array.base.nbytes == array.nbytes for array in arrays)
 
 
 def test_a_range_of_a_large_index_opens_the_blocks_of_the_range_alone():

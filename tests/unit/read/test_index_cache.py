@@ -8,9 +8,11 @@ import pytest
 from msgspec import structs
 
 from arrow_format.errors import CorruptShuffleError
+from arrow_format.format.index_file import encode_index
 from arrow_format.read.index_cache import IndexCache
 from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.open import PosixStorage
+from tests.support.indexes import said_of
 from tests.support.small_shuffles import SCHEMA, entry_of, write_file
 
 N = 5
@@ -87,6 +89,37 @@ def test_indexes_are_loaded_at_once_where_each_costs_a_round_trip(storage):
     small = IndexCache(storage, max_bytes=files[0].index_bytes)
     next(small.indexes_of(version, iter(wanted)))
     assert storage.opened == 5, "nor more than are kept"
+
+
+@pytest.mark.parametrize("max_requests", [1, 4])
+def test_of_indexes_that_are_decoded_together_the_damaged_one_is_named(storage, max_requests):
+    files = written(storage, "abcd")
+    version = entry_of(files[0], N)
+    reader = PartitionedFileReader(storage, files[2])
+    index = encode_index(replace(reader.metadata, data_bytes=8), reader.regions)
+    storage.replace(files[2].index_path, index, sync=False)
+    files[2] = replace(files[2], data_bytes=8, **said_of(index))
+    storage.max_requests = max_requests
+    wanted = [(version.map_outputs[0], file, [(0, N)]) for file in files]
+    parts = IndexCache(storage).parts_of(version, iter(wanted))
+    for file in files[:2]:
+        part = next(parts)
+        assert part.file == file
+        assert sum(region.num_rows for region in part.regions) == 2
+    message = (
+        r"c\.shuffle\.index: region 0 of the index contradicts itself or its data file's length"
+    )
+    with pytest.raises(CorruptShuffleError, match=message):
+        next(parts)
+
+
+def test_more_and_more_indexes_are_opened_together(storage):
+    files = written(storage, "abcdefgh")
+    version = entry_of(files[0], N)
+    wanted = [(version.map_outputs[0], file) for file in files]
+    storage.opened = 0
+    opened = [storage.opened for _ in IndexCache(storage).indexes_of(version, iter(wanted))]
+    assert opened == [1, 3, 3, 7, 7, 7, 7, 8]
 
 
 def test_the_one_asked_for_is_kept_whatever_its_size(storage):
