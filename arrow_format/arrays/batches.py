@@ -118,14 +118,17 @@ def rebatched(
     """
     held: list[pa.RecordBatch] = []
     held_rows = held_bytes = held_items = num_sized = 0
+    with_items: list[int] | None = None
     for batch in batches:
         if batch.num_rows == 0:
             continue
-        held_items += most_items(batch)
+        if with_items is None:
+            with_items = columns_with_items(batch.schema)
+        held_items += most_items(batch, with_items)
         if held and held_items > MAX_ITEMS:
             yield from _cut(held, max_bytes)
             held_rows = held_bytes = num_sized = 0
-            held_items = most_items(batch)
+            held_items = most_items(batch, with_items)
         held.append(batch)
         held_rows += batch.num_rows
         # Whole buffers bound the exact size, which takes fifty times as long to compute.

@@ -201,8 +201,9 @@ class PosixStorage:
 
     def read(self, path: str, *, num_bytes: int | None = None) -> bytes:
         with contextlib.closing(PosixReader(self._base, path)) as reader:
-            check_length(f"{self.root}/{path}", reader.num_bytes, num_bytes)
-            (whole,) = reader.get_ranges([(0, reader.num_bytes)])
+            found = reader.num_bytes
+            check_length(f"{self.root}/{path}", found, num_bytes)
+            (whole,) = reader.get_ranges([(0, found)])
             return bytes(whole.to_pybytes())
 
     def stat(self, path: str) -> ObjectStat | None:
@@ -355,11 +356,11 @@ class PosixReader:
 
     @property
     def num_bytes(self) -> int:
-        with os_errors("read it", self._path), _missing_if_stale():
+        with os_errors("read it", self._path):
             return os.fstat(self._handle).st_size
 
     def get_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
-        with os_errors("read it", self._path), _missing_if_stale():
+        with os_errors("read it", self._path):
             _check_ranges(ranges, os.fstat(self._handle).st_size, self._path)
             return [_pread(self._handle, offset, length, self._path) for offset, length in ranges]
 
@@ -454,34 +455,33 @@ def _is_linked(directory: int, source: str, name: str) -> bool:
     return target.st_nlink > 1 and os.path.samestat(target, ours)
 
 
-@contextlib.contextmanager
-def _missing_if_stale() -> Iterator[None]:
-    """Raise FileNotFoundError for an open file that another client of NFS has removed."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno != errno.ESTALE:
-            raise
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)) from error
+class os_errors:
+    """Turns an OSError of the block into one of this project, with what was tried and where.
 
+    An open file that another client of NFS has removed is one that is not there.
+    """
 
-@contextlib.contextmanager
-def os_errors(what: str, path: Path | str) -> Iterator[None]:
-    """Turn an OSError into one of this project, with what was tried and where."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        msg = f"{path}: not there; cannot {what}"
-        raise ObjectNotFoundError(msg) from error
-    except FileExistsError as error:
-        msg = f"{path}: exists already; cannot {what}"
-        raise ObjectExistsError(msg) from error
-    except PermissionError as error:
-        msg = f"{path}: permission denied; cannot {what}. Give this user access to it"
-        raise StorageError(msg) from error
-    except OSError as error:
+    __slots__ = ("_path", "_what")
+
+    def __init__(self, what: str, path: Path | str) -> None:
+        self._what = what
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if not isinstance(error, OSError):
+            return
+        path, what = self._path, self._what
+        if isinstance(error, FileNotFoundError) or error.errno == errno.ESTALE:
+            raise ObjectNotFoundError(f"{path}: not there; cannot {what}") from error
+        if isinstance(error, FileExistsError):
+            raise ObjectExistsError(f"{path}: exists already; cannot {what}") from error
+        if isinstance(error, PermissionError):
+            msg = f"{path}: permission denied; cannot {what}. Give this user access to it"
+            raise StorageError(msg) from error
         if error.errno in _OUT_OF_SPACE:
             msg = f"{path}: no space left; cannot {what}. Free space or write elsewhere"
             raise OutOfDiskError(msg) from error
-        msg = f"{path}: {error.strerror or error}; cannot {what}"
-        raise StorageError(msg) from error
+        raise StorageError(f"{path}: {error.strerror or error}; cannot {what}") from error
