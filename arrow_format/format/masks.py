@@ -5,6 +5,7 @@ See ``docs/format/masks.md``.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,7 @@ class RowMask:
     def __init__(self, places: Int64Array, bitmaps: Sequence[NDArray[np.uint8]]) -> None:
         self._places = places
         """Region and first row of each bitmap, as one ascending number."""
+        self._sorted_places: list[int] = places.tolist()
         self._bitmaps = bitmaps
 
     @staticmethod
@@ -111,20 +113,23 @@ class RowMask:
         return self._places.nbytes + sum(bitmap.nbytes for bitmap in self._bitmaps)
 
     def gone(self, region: int, first: int, end: int) -> NDArray[np.bool_] | None:
-        """Return of each row ``[first, end)`` of a region whether it is gone; None: none is."""
+        """Return of each row ``[first, end)`` of a region whether it is gone; None: none is.
+
+        It is asked for each chunk that is read, of which most have no such row.
+        """
         at = region << _REGION_BITS
-        start = int(np.searchsorted(self._places, at + first, side="right")) - 1
-        stop = int(np.searchsorted(self._places, at + end))
+        places = self._sorted_places
         is_gone = None
-        for number in range(max(start, 0), stop):
-            place, bitmap = int(self._places[number]), self._bitmaps[number]
-            if place >> _REGION_BITS != region:
-                continue
-            begin = place - at
+        for number in range(
+            max(bisect_right(places, at + first) - 1, 0), bisect_left(places, at + end)
+        ):
+            begin, bitmap = places[number] - at, self._bitmaps[number]
             low, high = max(first, begin), min(end, begin + 8 * len(bitmap))
-            if low >= high:
+            if begin < 0 or low >= high:  # it is of the region before, or ends before the rows
                 continue
             of_bytes = bitmap[(low - begin) // 8 : -(-(high - begin) // 8)]
+            if not of_bytes.any():
+                continue
             bits = np.unpackbits(of_bytes, bitorder="little")[(low - begin) % 8 :][: high - low]
             if bits.any():
                 if is_gone is None:
