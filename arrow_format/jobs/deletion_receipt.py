@@ -53,7 +53,7 @@ class DeletionReceipt(HasText):
     num_keys
         Keys given, repeated ones included.
     num_rows
-        Rows deleted; a broadcast row counts once.
+        Rows deleted, without those that were masked before; a broadcast row counts once.
     subpartition_rows
         Rows that each subpartition delivers less, by subpartition; others are left out.
     num_files
@@ -86,7 +86,7 @@ class DeletionReceipt(HasText):
     erases
         Whether files were written again without the rows. Else they were only marked as gone, and
         no later look says that the last byte is; so :attr:`files` has those with masks alone, and
-        nobody looked for bounds.
+        bounds were not looked for.
     """
 
     path: str
@@ -139,7 +139,7 @@ class DeletionReceipt(HasText):
 
     @staticmethod
     def from_log(value: Mapping[str, Any], path: str) -> DeletionReceipt:
-        """Return the receipt of a deletion that a shuffle's log has, for who repeats it.
+        """Return the receipt of a deletion that a shuffle's log has, for a repetition.
 
         Raises
         ------
@@ -160,8 +160,10 @@ class DeletionReceipt(HasText):
         if not self.num_files:
             yield f"{self.path}: version {self.searched_version} has no row of {keys}"
         else:
-            rows = count_of(self.num_rows, "row")
-            yield f"{self.path}: {rows} of {keys} deleted as version {self.version}"
+            what = f"{count_of(self.num_rows, 'row')} of {keys} deleted"
+            if not self.num_rows:  # there is a file nevertheless
+                what = f"the rows of {keys}, all of them masked before, erased"
+            yield f"{self.path}: {what} as version {self.version}"
             files = count_of(self.num_files, "file")
             sizes = f"{format_bytes(self.num_bytes)} -> {format_bytes(self.written_bytes)}"
             yield f"  rewritten  {files}, {sizes}" if self.erases else f"  masked     in {files}"

@@ -39,7 +39,7 @@ class Matches:
     regions: set[int] = field(default_factory=set)
     """Numbers of the regions that hold them, or such that a mask took."""
     rows: dict[int, list[Int64Array]] = field(default_factory=dict)
-    """Where these are in each region, ascending, chunk by chunk; empty if nobody asked."""
+    """Where these are in each region, ascending, chunk by chunk; empty unless asked for."""
 
     @property
     def by_region(self) -> dict[int, Int64Array]:

@@ -53,7 +53,7 @@ class PlacementCheck:
         """Check the rows of a chunk as it is stored, of which the keys alone are decoded.
 
         Not those of other blocks of its index, which were not read: they are rows of subpartitions
-        that nobody asked for. Raises as :meth:`check_rows`.
+        that were not asked for. Raises as :meth:`check_rows`.
         """
         part = source.index.regions[chunk.part]
         start, end = part.chunk_rows(chunk.chunk)

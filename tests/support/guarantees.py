@@ -102,8 +102,8 @@ GUARANTEES: dict[str, dict[str, str]] = {
             "and changes no order"
         ),
         "masked rows": (
-            "Rows that `delete_rows(erase=False)` marked as gone are read, counted and merged by "
-            "nobody; a mask that is missing or damaged is an error, and the receipt never says "
+            "No reader, count or merge has rows that `delete_rows(erase=False)` marked as gone; "
+            "a mask that is missing or damaged is an error, and the receipt never says "
             "that their bytes are gone"
         ),
         "undone deletions": (

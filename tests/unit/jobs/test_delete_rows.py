@@ -23,7 +23,6 @@ from arrow_format import (
     RoundRobinPartitioner,
     SchemaError,
     ShuffleNotFoundError,
-    WriteOptions,
     collect_garbage,
     delete_rows,
     erasure_status,
@@ -38,74 +37,31 @@ from arrow_format.format.chunk_codec import ChunkDecoder
 from arrow_format.jobs import delete_rows as module
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
-from arrow_format.jobs.target import open_target
 from arrow_format.keys.key_set import KeySet
 from arrow_format.log.commit_log import CommitLog
-from arrow_format.model import BROADCAST, DATA_SUFFIX, INDEX_SUFFIX, PartitionedFile
+from arrow_format.model import DATA_SUFFIX, INDEX_SUFFIX, PartitionedFile
 from arrow_format.read.chunk_reader import ChunkReader
 from arrow_format.read.partitioned_file import UnfinishedFile
 from arrow_format.read.plan import plan_chunks
 from arrow_format.storage.open import PosixStorage
 from arrow_format.write.row_deleter import RowDeleter
+from tests.support.customers import (
+    TINY,
+    N,
+    append,
+    append_tasks,
+    contents,
+    rows,
+    without,
+)
 from tests.support.exhaustive import every
-from tests.support.foreign_writer import check_but_for_broadcasts, written_by
+from tests.support.foreign_writer import check_but_for_broadcasts
 from tests.support.guarantees import guarantee
 from tests.support.indexes import decode_index, statistics_of
 from tests.support.interrupted_storage import before_calls, dies_after, instead_of_first_entry
 
-N = 6
-TINY = WriteOptions(sync=False, sort_buffer_bytes=16_384, chunk_bytes=300, statistics="all")
 NONE = replace(TINY, codec="none")
-BY_KEY = HashPartitioner("k")
 NOW = timedelta(0)
-
-
-def some_for_all(ids, batch):
-    """As by hash, but every fifth row is read by every subpartition."""
-    ids[::5] = BROADCAST
-    return ids
-
-
-def rows(start, count=400, num_keys=40):
-    v = np.arange(start, start + count)
-    return pa.table({"k": v % num_keys, "v": v, "s": [f"customer {i % num_keys}!" for i in v]})
-
-
-def append(path, start, *, options=TINY, **how):
-    how = {"keys": "k", **how} if "partitioner" not in how else how
-    return write_shuffle(
-        rows(start), path, num_subpartitions=N, mode="append", options=options, **how
-    )
-
-
-def append_tasks(path, start, num_tasks=3, partitioner=None, options=TINY, sort_by=()):
-    """Append several map outputs by one job."""
-    table = rows(start)
-    job = begin_job(
-        str(path), table.schema, num_subpartitions=N, partitioner=partitioner or BY_KEY,
-        options=options, sort_by=sort_by,
-    )  # fmt: skip
-    if partitioner is None:
-        job = written_by(job, some_for_all)
-    open_target(job, "append")
-    size = -(-len(table) // num_tasks)
-    statuses = [
-        run_map_task(job, i, 0, table.slice(i * size, size).to_batches(max_chunksize=50))
-        for i in range(num_tasks)
-    ]
-    return commit_job(job, statuses, mode="append")
-
-
-def contents(path, version=None):
-    shuffle = open_shuffle(path, version)
-    return [shuffle.subpartition(i).read_all() for i in range(N)]
-
-
-def without(tables, keys, column="k"):
-    return [
-        table.filter(pa.array([k not in keys for k in table[column].to_pylist()], pa.bool_()))
-        for table in tables
-    ]
 
 
 def check_totals(path):

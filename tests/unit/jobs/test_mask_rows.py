@@ -1,9 +1,8 @@
-"""Rows that a mask took are read by nobody, whichever way they are asked for."""
+"""No way to read has rows that a mask took."""
 
 from dataclasses import replace
 from datetime import timedelta
 
-import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,9 +11,7 @@ import pytest
 from arrow_format import (
     CommitConflictError,
     CorruptShuffleError,
-    HashPartitioner,
     MergePolicy,
-    WriteOptions,
     collect_garbage,
     delete_rows,
     erasure_status,
@@ -26,20 +23,16 @@ from arrow_format import (
     write_shuffle,
 )
 from arrow_format.jobs import mask_rows
-from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.delete_rows import repeated_deletion
-from arrow_format.jobs.job import begin_job, run_map_task
-from arrow_format.jobs.target import open_target
 from arrow_format.log.commit_log import CommitLog
-from arrow_format.model import BROADCAST, Transaction
+from arrow_format.model import Transaction
 from arrow_format.storage.open import PosixStorage
 from arrow_format.write import map_output
 from integration.readers.rows import read
-from tests.support.foreign_writer import check_but_for_broadcasts, written_by
+from tests.support.customers import TINY, N, append, append_tasks, contents, rows, without
+from tests.support.foreign_writer import check_but_for_broadcasts
 from tests.support.guarantees import guarantee
 
-N = 6
-TINY = WriteOptions(sync=False, sort_buffer_bytes=16_384, chunk_bytes=300, statistics="all")
 NOW = timedelta(0)
 APPENDS = MergePolicy(rewrite="never")
 FEWER = MergePolicy(min_regions=1 << 20)
@@ -53,42 +46,15 @@ def place(request, monkeypatch):
     return request.param
 
 
-def rows(start, count=400, num_keys=40):
-    v = np.arange(start, start + count)
-    return pa.table({"k": v % num_keys, "v": v, "s": [f"customer {i % num_keys}!" for i in v]})
-
-
-def append(path, start, **how):
-    write_shuffle(
-        rows(start), path, keys="k", num_subpartitions=N, mode="append", options=TINY, **how
-    )
-
-
-def some_for_all(ids, batch):
-    """As by hash, but every fifth row is read by every subpartition."""
-    ids[::5] = BROADCAST
-    return ids
+@pytest.fixture
+def path(tmp_path):
+    """A shuffle of 400 rows of 40 keys."""
+    append(tmp_path / "s", 0)
+    return tmp_path / "s"
 
 
 def append_with_broadcasts(path, start):
-    table = rows(start)
-    job = begin_job(
-        str(path), table.schema, num_subpartitions=N, partitioner=HashPartitioner("k"),
-        options=TINY,
-    )  # fmt: skip
-    job = written_by(job, some_for_all)
-    open_target(job, "append")
-    status = run_map_task(job, 0, 0, table.to_batches(max_chunksize=50))
-    commit_job(job, [status], mode="append")
-
-
-def contents(path, version=None):
-    shuffle = open_shuffle(path, version)
-    return [shuffle.subpartition(i).read_all() for i in range(shuffle.num_subpartitions)]
-
-
-def without(tables, keys):
-    return [table.filter(pc.invert(pc.is_in(table["k"], pa.array(keys)))) for table in tables]
+    append_tasks(path, start, num_tasks=1)
 
 
 def mask(path, keys, **how):
@@ -126,7 +92,7 @@ def check(path, expected):
 
 @guarantee("masked rows")
 @pytest.mark.parametrize("writes", [append, append_with_broadcasts])
-def test_masked_rows_are_read_by_nobody(tmp_path, writes):
+def test_no_way_to_read_has_masked_rows(tmp_path, writes):
     path = tmp_path / "s"
     writes(path, 0)
     writes(path, 1000)
@@ -189,13 +155,13 @@ def test_a_merge_takes_files_of_which_many_rows_are_masked(tmp_path, how, sort_b
 
 
 @guarantee("masked rows")
-def test_an_erasure_takes_masked_rows_along(tmp_path):
-    path = tmp_path / "s"
-    append(path, 0)
+def test_an_erasure_takes_masked_rows_along(path):
     masked = mask(path, [3])
     before = contents(path)
     erased = delete_rows(path, {"k": [3]}, options=TINY)
     assert (erased.num_rows, erased.num_files, erased.version) == (0, 1, 3)
+    assert "the rows of 1 key, all of them masked before, erased as version 3" in str(erased)
+    assert "rewritten  1 file" in str(erased)
     assert not open_shuffle(path).map_outputs.has_masks
     check(path, before)
     collect_garbage(path, dry_run=False, retention=NOW, compact_log=True)
@@ -206,9 +172,7 @@ def test_an_erasure_takes_masked_rows_along(tmp_path):
     assert "delete the keys again" in str(status)
 
 
-def test_an_erasure_of_others_takes_masked_rows_of_its_files_along(tmp_path):
-    path = tmp_path / "s"
-    append(path, 0)
+def test_an_erasure_of_others_takes_masked_rows_of_its_files_along(path):
     mask(path, [3])
     before = contents(path)
     delete_rows(path, {"k": [5]}, options=TINY)
@@ -216,9 +180,7 @@ def test_an_erasure_of_others_takes_masked_rows_of_its_files_along(tmp_path):
     check(path, without(before, [5]))
 
 
-def test_a_file_without_rows_is_named_no_more(tmp_path):
-    path = tmp_path / "s"
-    append(path, 0)
+def test_a_file_without_rows_is_named_no_more(path):
     mask(path, [*range(20)])
     mask(path, [*range(20, 40)])
     shuffle = open_shuffle(path)
@@ -229,9 +191,7 @@ def test_a_file_without_rows_is_named_no_more(tmp_path):
 
 
 @guarantee("undone deletions")
-def test_a_rollback_across_a_mask_is_one_across_a_deletion(tmp_path):
-    path = tmp_path / "s"
-    append(path, 0)
+def test_a_rollback_across_a_mask_is_one_across_a_deletion(path):
     before = contents(path)
     mask(path, [3])
     with pytest.raises(CommitConflictError, match="deletion of rows"):
@@ -250,9 +210,7 @@ def test_a_rollback_across_a_mask_is_one_across_a_deletion(tmp_path):
 
 
 @guarantee("retention")
-def test_a_collection_keeps_the_masks_of_what_is_kept(tmp_path, place):
-    path = tmp_path / "s"
-    append(path, 0)
+def test_a_collection_keeps_the_masks_of_what_is_kept(path, place):
     before = contents(path)
     mask(path, [3])
     tag_shuffle(path, "third", 2)
@@ -275,9 +233,7 @@ def test_a_collection_keeps_the_masks_of_what_is_kept(tmp_path, place):
 
 
 @guarantee("masked rows")
-def test_a_damaged_mask_is_an_error_and_no_row(tmp_path, place):
-    path = tmp_path / "s"
-    append(path, 0)
+def test_a_damaged_mask_is_an_error_and_no_row(path, place):
     mask(path, [3])
     if place == "inside":
         return  # as any byte of an entry
@@ -298,9 +254,7 @@ def test_a_damaged_mask_is_an_error_and_no_row(tmp_path, place):
                 use()
 
 
-def test_a_transaction_that_masks_is_one(tmp_path):
-    path = tmp_path / "s"
-    append(path, 0)
+def test_a_transaction_that_masks_is_one(path):
     first = mask(path, [3], transaction=("nightly", 1))
     again = mask(path, [3, 5], transaction=("nightly", 1))
     assert again.is_repetition
@@ -312,9 +266,7 @@ def test_a_transaction_that_masks_is_one(tmp_path):
 
 
 @guarantee("checkpoints")
-def test_masks_are_in_checkpoints(tmp_path):
-    path = tmp_path / "s"
-    append(path, 0)
+def test_masks_are_in_checkpoints(path):
     append(path, 1000)
     expected = contents(path)
     for key in range(20):
@@ -326,9 +278,7 @@ def test_masks_are_in_checkpoints(tmp_path):
 
 
 @guarantee("masked rows")
-def test_a_mask_put_meanwhile_is_a_conflict(tmp_path, monkeypatch):
-    path = tmp_path / "s"
-    append(path, 0)
+def test_a_mask_put_meanwhile_is_a_conflict(path, monkeypatch):
     before = contents(path)
     real, calls = mask_rows.mask_rows, []
 
