@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as pt
 
-from arrow_format.arrays.buffers import to_arrow, to_numpy
+from arrow_format.arrays.buffers import binary_array, to_arrow, to_numpy
 from arrow_format.arrays.conversion import convert
 from arrow_format.arrays.selection import keep, take
 from arrow_format.arrays.stored_types import data_schema
@@ -322,6 +322,8 @@ def _given(column: Any, type_: pa.DataType) -> pa.Array:  # noqa: ANN401  from t
         return column
     if isinstance(column, pa.Scalar):
         return pa.repeat(column, 1)
+    if (plain := _plain(column)) is not None:
+        return plain
     if isinstance(column, list | tuple):
         column = [bytes(value) if isinstance(value, memoryview) else value for value in column]
         # PyArrow takes a timestamp of pandas for a datetime, which has microseconds.
@@ -332,6 +334,25 @@ def _given(column: Any, type_: pa.DataType) -> pa.Array:  # noqa: ANN401  from t
         return pa.array(column, from_pandas=False)  # NaN is a key of its own, no null
     except OverflowError:  # a number that is no long
         return pa.array(column, type_)
+
+
+def _plain(values: Any) -> pa.Array | None:  # noqa: ANN401  from the user
+    """Return whole numbers or texts as PyArrow does; None for anything else.
+
+    PyArrow imports pandas to ask whether values are its, which takes longer than a lookup of them.
+    """
+    if type(values) is np.ndarray:
+        is_plain = values.ndim == 1 and values.dtype.kind in "iu" and values.dtype.isnative
+        return to_arrow(values) if is_plain else None
+    kinds = {type(value) for value in values} if isinstance(values, list | tuple) else ()
+    if kinds == {str}:
+        return binary_array([value.encode() for value in values], pa.string())
+    if kinds != {int}:
+        return None
+    try:
+        return to_arrow(np.array(values, np.int64))
+    except OverflowError:  # they are decimals, perhaps
+        return None
 
 
 def _check_zone(given: pa.DataType, stored: pa.DataType) -> None:

@@ -3,6 +3,8 @@
 import datetime as dt
 import json
 import pickle
+import subprocess
+import sys
 from decimal import Decimal
 
 import numpy as np
@@ -10,10 +12,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from arrow_format import BroadcastPartitioner, HashPartitioner, RangePartitioner
 from arrow_format.errors import OptionError, SchemaError
-from arrow_format.filters.keys import bind_keys, stored_keys, subpartition_of
+from arrow_format.filters.keys import _given, bind_keys, stored_keys, subpartition_of
 from arrow_format.keys.partitioner import ColumnPartitioner
 from tests.support.column_statistics import statistics_of
 
@@ -65,6 +69,38 @@ def test_rows_of_keys():
     assert rows_of(pa.table({"k": [2, 7]}), "k") == [2]
     assert rows_of({"k": np.array([2, 7])}, "k") == [2]
     assert rows_of({"d": "2024-01-01", "m": 1.5}, "d", "m") == [0, 1, 2, 3]
+
+
+COLUMNS = [
+    st.lists(st.integers(-(1 << 63), 1 << 63), min_size=1),
+    st.lists(st.text(), min_size=1),
+    st.lists(st.none() | st.integers(0, 9) | st.booleans(), min_size=1),
+    st.sampled_from(["i1", "u2", "<i8", ">i4", "f4"]).map(lambda type_: np.arange(3).astype(type_)),
+]
+
+
+@given(st.one_of(COLUMNS))
+def test_a_column_is_what_pyarrow_makes_of_it(column):
+    try:
+        expected = pa.array(column, from_pandas=False)
+    except (pa.ArrowException, OverflowError, TypeError):
+        return
+    assert _given(column, expected.type) == expected
+    assert _given(column, expected.type).type == expected.type
+
+
+def test_whole_numbers_and_texts_need_no_pandas():
+    """Which PyArrow would import, and which takes longer than the lookup of a key."""
+    code = (
+        "import sys, numpy, pyarrow\n"
+        "from arrow_format.filters.keys import stored_keys\n"
+        "schema = pyarrow.schema({'k': pyarrow.int32(), 's': pyarrow.string()})\n"
+        "for keys in ({'k': 1, 's': 'a'}, {'k': [1, 2], 's': ('a', 'b')},\n"
+        "             {'k': numpy.arange(3), 's': 'a'}):\n"
+        "    stored_keys(keys, ['k', 's'], schema)\n"
+        "sys.exit('pandas' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_keys_skip_units():
