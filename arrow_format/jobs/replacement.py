@@ -15,7 +15,7 @@ from arrow_format.errors import CommitConflictError, CorruptShuffleError, Option
 from arrow_format.jobs.cleanup import abort_after, append_entry, remove_losers
 from arrow_format.jobs.job import ShuffleJob
 from arrow_format.log.commit_log import CommitLog, draft
-from arrow_format.log.conflicts import Claims, check_expected, check_needs
+from arrow_format.log.conflicts import Claims, check_expected, check_inputs, check_needs
 from arrow_format.log.delta import compose
 from arrow_format.log.entry import TAKE_NOTHING
 from arrow_format.log.outputs import NO_OUTPUTS, MapOutputs
@@ -234,6 +234,7 @@ def _commit(
 
     def decide(view: LogView) -> LogEntry:
         nonlocal inputs, outputs, totals
+        check_needs(operation, log, view, Claims(expected_version))
         with current.look(view) as composed:
             if composed is not None:
                 changes = replacements
@@ -243,8 +244,7 @@ def _commit(
                 outputs = MapOutputs.of(chain.from_iterable(change.outputs for change in changes))
                 if not any(output.column_ids for output in outputs):  # else inputs with a mask
                     outputs = outputs.with_columns(job.known)
-            claims = Claims(expected_version, inputs)
-            check_needs(operation, log, view, claims, composed.map_outputs if composed else None)
+                check_inputs(log.root, composed.map_outputs, inputs)
             entry = draft(
                 view,
                 operation,

@@ -81,33 +81,24 @@ class Claims:
 
     expected_version: int | None = None
     """The newest version that the writer knows; None: it does not ask."""
-    inputs: MapOutputs | None = None
-    """Map outputs that it replaces, as they are in the version that it began with."""
     source: int | None = None
     """The version that it names."""
     undo_deletions: bool = False
     """Whether rows may come back that were deleted after that version."""
 
 
-def check_needs(
-    operation: str,
-    log: LogReader,
-    view: LogView,
-    claims: Claims,
-    current: MapOutputs | None = None,
-) -> None:
+def check_needs(operation: str, log: LogReader, view: LogView, claims: Claims) -> None:
     """Raise where a commit cannot follow the newest entry of a log.
 
-    ``current`` has the map outputs of the newest version, for an operation that replaces some.
-    Shapes are checked with the job, by :func:`arrow_format.jobs.target.check_target`, columns by
+    Inputs are checked by :func:`check_inputs`, which takes longer. Shapes are checked with the job,
+    by :func:`arrow_format.jobs.target.check_target`, columns by
     :func:`arrow_format.jobs.alter.alter_columns`, and the name by
     :func:`arrow_format.jobs.tags.tag_shuffle`.
 
     Raises CommitConflictError where the expected version was followed by one that changed rows, or
-    is not there; where an input is not part of the newest version any more; and where commits wait
-    to be flushed, or rows were deleted after the version that it names. Raises ShuffleNotFoundError
-    where that version has expired, or is not there; ResultReleasedError, of that kind, where it was
-    released.
+    is not there; and where commits wait to be flushed, or rows were deleted after the version that
+    it names. Raises ShuffleNotFoundError where that version has expired, or is not there;
+    ResultReleasedError, of that kind, where it was released.
     """
     needs = NEEDS[operation]
     if Need.EXPECTED in needs:
@@ -115,8 +106,6 @@ def check_needs(
     if Need.RESULT in needs and (view.state.is_ended or not view.state.version):
         msg = f"{log.root}: the shuffle was removed or released; nothing was committed"
         raise CommitConflictError(msg)
-    if Need.INPUTS in needs and claims.inputs is not None and current is not None:
-        _check_inputs(log.root, current, claims.inputs)
     if Need.SOURCE in needs and claims.source is not None:
         _check_source(log, view, claims.source)
     if Need.DELETIONS in needs and not claims.undo_deletions:
@@ -162,7 +151,11 @@ def check_expected(log: LogReader, view: LogView, version: int | None) -> None:
     raise CommitConflictError(msg)
 
 
-def _check_inputs(root: str, current: MapOutputs, inputs: MapOutputs) -> None:
+def check_inputs(root: str, current: MapOutputs, inputs: MapOutputs) -> None:
+    """Raise where the newest version does not have all that a commit replaces, as that was.
+
+    ``current`` are its map outputs. Raises CommitConflictError.
+    """
     # By their places too: what was rolled back to has another place in reading order.
     missing = np.flatnonzero(~to_numpy(pc.is_in(inputs.places, current.places)))
     if len(missing):

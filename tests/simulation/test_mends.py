@@ -7,7 +7,7 @@ from unittest import mock
 import pytest
 from msgspec.structs import replace
 
-from arrow_format.jobs import cleanup, garbage
+from arrow_format.jobs import cleanup, garbage, replacement
 from arrow_format.log import conflicts
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.consumers import ConsumerRegistry
@@ -100,7 +100,7 @@ def _instead(owner, name, result):
 
 NO_FENCE = _instead(CommitLog, "give_up", True)
 NO_END = _instead(LogReader, "end_of", None)
-NO_INPUTS = _instead(conflicts, "_check_inputs", None)
+NO_INPUTS = _instead(replacement, "check_inputs", None)
 
 # What is taken out: what the protection says, how, and a scenario whose search finds it.
 MENDS = [
