@@ -6,6 +6,7 @@ know. The frame states its content size, so that what decompressing it takes is 
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -20,7 +21,8 @@ MALFORMED: tuple[type[Exception], ...] = (pa.ArrowException, OSError, KeyError, 
 """What reading a frame raises that is none of a batch."""
 
 _LEVEL = 3
-_ZSTD = pa.Codec("zstd")
+_OF_THREAD = threading.local()
+"""Its decompressor: making one takes as long as a small frame, and none is safe for several."""
 
 _MOST_KNOWN = 64
 
@@ -51,9 +53,13 @@ def content_size(frame: bytes | memoryview) -> int:
 
 def content_of(frame: bytes | memoryview) -> pa.Buffer:
     """Return what a frame decompresses to, bounded as :func:`content_size`; raises as that."""
+    content_size(frame)
+    decompressor: zstandard.ZstdDecompressor | None = getattr(_OF_THREAD, "decompressor", None)
+    if decompressor is None:
+        decompressor = _OF_THREAD.decompressor = zstandard.ZstdDecompressor()
     try:
-        return _ZSTD.decompress(frame, content_size(frame))
-    except OSError as error:
+        return pa.py_buffer(decompressor.decompress(frame, allow_extra_data=False))
+    except zstandard.ZstdError as error:
         msg = f"a frame of {len(frame)} bytes is damaged ({error})"
         raise ValueError(msg) from error
 
