@@ -85,18 +85,25 @@ class PrefixSums:
 
     def position(self, total: int) -> int:
         """Return the last position before which the sum is at most ``total``, 0 or more."""
-        block = int(self._before_blocks.searchsorted(total, "right")) - 1
-        first = block * _BLOCK
-        sums = self.values[first : first + _BLOCK].cumsum(dtype=np.int64)
-        inside = int(sums.searchsorted(total - self._before_blocks[block], "right"))
-        return min(first + inside, len(self.values))
+        return self.positions(total)[0]
 
     def positions(self, *totals: int) -> list[int]:
         """Return :meth:`position` of several sums."""
-        if len(self.values) > _BLOCK:
-            return [self.position(total) for total in totals]
-        sums = self.values.cumsum(dtype=np.int64)
-        return sums.searchsorted(totals, "right").tolist()  # type: ignore[no-any-return]
+        found: list[int] = []
+        last, sums = -1, self.values[:0]
+        for block, total in zip(self._blocks_of(totals), totals, strict=True):
+            first = block * _BLOCK
+            if block != last:  # few are far from the one before
+                sums, last = self.values[first : first + _BLOCK].cumsum(dtype=np.int64), block
+            before = self._before_blocks[block] if block else 0
+            inside = int(sums.searchsorted(total - before, "right"))
+            found.append(min(first + inside, len(self.values)))
+        return found
+
+    def _blocks_of(self, totals: Sequence[int]) -> list[int]:
+        if len(self.values) <= _BLOCK:
+            return [0] * len(totals)
+        return (self._before_blocks.searchsorted(totals, "right") - 1).tolist()  # type: ignore[no-any-return]
 
     def between(self, first: int, end: int) -> Int64Array:
         """Return the sums before each position from ``first`` to ``end``, both included."""
@@ -186,8 +193,7 @@ class Region:
     def chunk_extent(self, first: int, end: int) -> tuple[int, int]:
         """Return the range of chunks that have rows ``[first, end)``, which are not none."""
         starts = self.chunks.first_row
-        head = int(np.searchsorted(starts, first, side="right")) - 1
-        return head, int(np.searchsorted(starts, end, side="left"))
+        return int(starts.searchsorted(first, "right")) - 1, int(starts.searchsorted(end, "left"))
 
     @property
     def subpartitions(self) -> Int64Array:

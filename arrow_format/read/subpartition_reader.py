@@ -5,12 +5,12 @@ Source: FLIP-148, ``SortMergeSubpartitionReader``.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 
 from arrow_format.arrays.stored_types import missing_column
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from arrow_format.arrays.batches import Rows
@@ -224,7 +225,7 @@ class SortMergeSubpartitionReader:
             )
             for (version_file, regions), index in zip(kept, indexes, strict=True):
                 numbers = [region.number for region in index.regions]
-                first, end = np.searchsorted(numbers, (regions.start, regions.stop)).tolist()
+                first, end = (bisect_left(numbers, edge) for edge in (regions.start, regions.stop))
                 chunks = plan_ranges(
                     index.regions[first:end],
                     self._ranges_of(version_file),
