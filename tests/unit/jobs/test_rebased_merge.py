@@ -18,6 +18,7 @@ from arrow_format import (
 from arrow_format.jobs import mask_rows, rebased_merge
 from arrow_format.jobs.merge_work import MapOutputMerges, SubpartitionMerge
 from arrow_format.write.merge_policy import PlannedMerge
+from tests.support.exhaustive import exhaustive
 from tests.support.guarantees import guarantee
 from tests.unit.jobs.test_mask_rows import (
     TINY,
@@ -48,6 +49,7 @@ def meanwhile(monkeypatch, act):
 
 
 @guarantee("masked rows")
+@exhaustive()
 @pytest.mark.parametrize("max_inside", [4096, 0])
 @pytest.mark.parametrize("writes", [append, append_with_broadcasts])
 @pytest.mark.parametrize("how", [NEVER, ALWAYS, BY_SUBPARTITION])
