@@ -1,15 +1,19 @@
 """Reads of the data source up to its tasks: which columns can be asked for. No JVM needed."""
 
+import pickle
+
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
-from arrow_format import open_shuffle
+from arrow_format import open_shuffle, rename_columns, rollback_shuffle, write_shuffle
 from arrow_format.errors import SchemaError
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.keys.partitioner import HashPartitioner
+from connector import ArrowShuffleDataSource
 from connector.source.reader import ShuffleSourceReader, spark_schema
+from tests.support.guarantees import guarantee
 from tests.support.small_shuffles import FAST
 from tests.unit.connector.test_spark_types import PointUDT
 
@@ -69,3 +73,23 @@ def test_a_column_that_is_not_there_is_named_beside_those_that_are(path):
     options = {"path": str(path), "withSubpartition": "true"}
     with pytest.raises(SchemaError, match=r"'x' is not there; columns are k, t, _subpartition$"):
         ShuffleSourceReader(options, StructType([StructField("x", LongType())]))
+
+
+@guarantee("columns by id")
+@pytest.mark.parametrize("how", [{"mode": "append"}, {"mode": "overwrite"}])
+def test_what_was_loaded_before_reads_what_its_names_meant(tmp_path, how):
+    path = tmp_path / "s"
+    rows = pa.table({"k": [1, 2], "a": [3, 4], "b": [5, 6]})
+    write_shuffle(rows, path, keys="k", num_subpartitions=2, options=FAST)
+    source = ArrowShuffleDataSource({"path": str(path)})
+    schema = source.schema()
+    # Rows of later versions are read too.
+    write_shuffle(rows, path, keys="k", num_subpartitions=2, options=FAST, **how)
+    assert source.reader(schema).partitions()
+    version = rename_columns(path, {"a": "b", "b": "a"}).version
+    for source_of_then in (source, pickle.loads(pickle.dumps(source))):
+        with pytest.raises(SchemaError, match="'a', 'b' was renamed or dropped since the DataFr"):
+            source_of_then.reader(schema)
+        assert source_of_then.reader(StructType([schema["k"]])).partitions()
+    rollback_shuffle(path, version - 1)
+    assert source.reader(schema).partitions()
