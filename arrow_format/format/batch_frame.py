@@ -25,6 +25,7 @@ _OF_THREAD = threading.local()
 """Its decompressor: making one takes as long as a small frame, and none is safe for several."""
 
 _MOST_KNOWN = 64
+"""Schemas whose number of arrays is kept."""
 
 _MAX_BYTES, _MAX_RATIO = 64 << 20, 1000
 """A frame decompresses to no more than this, or than so many times its length."""
@@ -146,16 +147,13 @@ def decode_batches(
 def _checked(batch: pa.RecordBatch, *, has_nulls: bool = True) -> pa.RecordBatch:
     """Check a batch; nulls need not be looked for where its message states none."""
     batch.validate(full=True)
-    if has_nulls:
-        _check_nulls(batch)
-    return batch
-
-
-def _check_nulls(batch: pa.RecordBatch) -> None:
+    if not has_nulls:
+        return batch
     for field, column in zip(batch.schema, batch.columns, strict=True):
         if _has_nulls(column, field):
             msg = f"column {field.name} has nulls"
             raise ValueError(msg)
+    return batch
 
 
 def _has_nulls(array: pa.Array, field: pa.Field) -> bool:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 CACHE_BYTES = 32 << 20
 MAX_WINDOW = 64
 """Files whose indexes are decoded together: in each call NumPy does little for one of them."""
+WINDOW_BYTES = 128 << 10
+"""Of their indexes, on disk; more gain nothing, and all of them are in memory at a time."""
 
 Loaded = TypeVar("Loaded")
 """What a caller wants of an index."""
@@ -145,12 +147,15 @@ class IndexCache:
                 yield loaded
 
     def _windows(self, files: Iterable[Wanted], first: int) -> Iterator[list[Wanted]]:
-        """Yield files that are opened together: ``first`` of them, then more and more."""
+        """Yield files that are opened together: ``first``, then more where they are small."""
         window: list[Wanted] = []
         num_bytes, most = 0, first
         for wanted in files:
             size = wanted[1].index_bytes
-            if window and (len(window) == most or num_bytes + size > self._max_bytes):
+            most_bytes = self._max_bytes
+            if len(window) >= first:
+                most_bytes = min(most_bytes, WINDOW_BYTES)
+            if window and (len(window) == most or num_bytes + size > most_bytes):
                 yield window
                 window, num_bytes, most = [], 0, max(first, min(2 * most, MAX_WINDOW))
             window.append(wanted)

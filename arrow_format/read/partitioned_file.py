@@ -505,8 +505,10 @@ def decode_fetched(fetched: Iterable[FetchedBlock]) -> None:
 def _decode_run(run: Sequence[FetchedBlock]) -> None:
     decoded = decode_blocks([block.stored for block in run], run[0].reader.num_columns)
     for (reader, number, _, section), parts in zip(run, decoded, strict=True):
-        num_bytes = sum(part.nbytes for part in parts) + len(section or b"")
-        reader._blocks[number] = _Block(parts, section, num_bytes)
+        known = reader._blocks.get(number)
+        if known is None or known.section is None:  # another thread may have asked for more
+            num_bytes = sum(part.nbytes for part in parts) + len(section or b"")
+            reader._blocks[number] = _Block(parts, section, num_bytes)
 
 
 def chunk_rows(regions: Iterable[Region]) -> Int64Array:

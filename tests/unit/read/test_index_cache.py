@@ -9,6 +9,7 @@ from msgspec import structs
 
 from arrow_format.errors import CorruptShuffleError
 from arrow_format.format.index_file import encode_index
+from arrow_format.read import index_cache
 from arrow_format.read.index_cache import IndexCache
 from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.open import PosixStorage
@@ -113,13 +114,17 @@ def test_of_indexes_that_are_decoded_together_the_damaged_one_is_named(storage, 
         next(parts)
 
 
-def test_more_and_more_indexes_are_opened_together(storage):
+def test_more_and_more_small_indexes_are_opened_together(storage, monkeypatch):
     files = written(storage, "abcdefgh")
     version = entry_of(files[0], N)
     wanted = [(version.map_outputs[0], file) for file in files]
     storage.opened = 0
     opened = [storage.opened for _ in IndexCache(storage).indexes_of(version, iter(wanted))]
     assert opened == [1, 3, 3, 7, 7, 7, 7, 8]
+    monkeypatch.setattr(index_cache, "WINDOW_BYTES", 2 * max(file.index_bytes for file in files))
+    storage.opened = 0
+    opened = [storage.opened for _ in IndexCache(storage).indexes_of(version, iter(wanted))]
+    assert opened == [1, 3, 3, 5, 5, 7, 7, 8]
 
 
 def test_the_one_asked_for_is_kept_whatever_its_size(storage):
