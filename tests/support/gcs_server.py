@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 
 TOKEN = "ya29.never-to-be-shown-4711"
 FAULTS = ("careless", "racy", "hierarchical")
-"""A careless store ignores the condition of a put; a racy one checks it and puts 3 ms later; in a
+"""A careless store ignores the condition of a put; a racy one checks it and puts later; in a
 hierarchical one the directories above an object stay when that is deleted, as in ADLS Gen2."""
 
-_RACY_S = 0.003
+_RACY_S = 0.05
 _MIN_PART_BYTES = 5 << 20
 _Headers: TypeAlias = dict[str, str]
 _NONE: _Headers = {}

@@ -129,8 +129,7 @@ def test_dear_tests_take_turns_and_of_a_guarantee_each_keeps_a_case(pytester, mo
     monkeypatch.setattr(exhaustive, "IS_NIGHT", False)
     prepare(pytester)
     for directory in ("integration", "tests/unit"):
-        pytester.mkpydir(directory.partition("/")[0])
-        (pytester.path / directory).mkdir(exist_ok=True)
+        (pytester.path / directory).mkdir(parents=True)
         (pytester.path / directory / f"test_{directory[:1]}.py").write_text(DEAR)
 
     def run(turn):
