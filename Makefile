@@ -23,7 +23,7 @@ CONCURRENTLY = echo "Several runs concurrently, each is shown when it ends."; \
     $(MAKE) --no-print-directory --jobs=3 --keep-going --output-sync=target
 # The narrowest tests first: where they fail, others need not be looked at.
 IN_ORDER := tests/unit tests/compat tests/conformance tests/property tests/simulation
-# Dear tests take turns, by the commit, unless tests are chosen: make test TURN= runs all of them.
+# Cases take turns, by the commit, unless tests are chosen: make test TURN= runs all of them.
 TURN ?= $(if $(ARGS),,$(shell git rev-parse HEAD 2>/dev/null || echo 0))
 PARALLEL := --numprocesses=auto --maxprocesses=4
 # Of these, `test` and `integration` try at night all of what they try in part on each change.
@@ -60,7 +60,7 @@ quick: $(STAMP) ## Run the unit tests and those of old files: a minute, needs no
 	HYPOTHESIS_PROFILE=quick "$(PY)" -m pytest tests/unit tests/compat -m "not spark" --quiet \
 	    $(PARALLEL) --dist=worksteal $(ARGS)
 
-test: java $(ARCHIVE) ## Run the tests, those on a JVM too; dear ones by turns (ARGS="-k ...", TURN=)
+test: java $(ARCHIVE) ## Run the tests, those on a JVM too: by turns, or all of them (TURN=, ARGS="-k ...")
 	"$(PY)" -m pytest $(IN_ORDER) $(PARALLEL) --dist=loadfile --no-loadscope-reorder $(ARGS)
 
 test-lowest: export PYSPARK_PYTHON        := $(LOWEST)/bin/python

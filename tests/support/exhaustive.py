@@ -10,10 +10,10 @@ how, by one of these:
   :func:`times` of what it repeats;
 - ``@nightly`` where a test without this mark has one case of the same behaviour.
 
-Of the tests in :data:`BY_TURNS`, which take most of the time, ``TURN`` leaves a part of that: one
-case in :data:`NUM_TURNS`. ``make`` takes the turn from the commit, so that a commit is always
-tested in the same way, and some commits one after another in all. Of a guarantee each test keeps a
-case. Without ``TURN``, as where tests are chosen, all are run.
+Of that, ``TURN`` leaves one case in :data:`NUM_TURNS`. ``make`` takes the turn from the commit, so
+that a commit is always tested in the same way, and some commits one after another in all. Each test
+keeps a case, but for those in :data:`DEAR` that are of no guarantee. Without ``TURN``, as where
+tests are chosen, all are run.
 """
 
 from __future__ import annotations
@@ -34,11 +34,14 @@ Case = TypeVar("Case")
 IS_NIGHT = os.environ.get("NIGHTLY", "") not in ("", "0")
 """Whether all of it is tried."""
 
-BY_TURNS = ("tests/conformance/", "tests/property/", "tests/simulation/", "integration/")
-"""Directories of tests that are dear: conditions, interleavings and histories, and Spark."""
+DEAR = ("tests/conformance/", "tests/property/", "tests/simulation/", "integration/")
+"""Directories of tests of which some are left out at a turn: histories, interleavings, Spark."""
+
+BY_TURNS = (*DEAR, "tests/unit/")
+"""Directories of tests whose cases take turns; golden files do not."""
 
 NUM_TURNS = 4
-"""Of these tests each is run at one turn at least."""
+"""Each case is run at one of these turns at least."""
 
 nightly = pytest.mark.nightly
 """Mark a test that only a night tries."""
@@ -174,9 +177,10 @@ def _of_other_turns(items: Sequence[pytest.Item], turn: int) -> set[pytest.Item]
         if number % NUM_TURNS == turn
     }
     left_out = set()
-    for cases in by_test.values():
+    for name, cases in by_test.items():
         chosen = {item for item in cases if item.nodeid in now}
-        if not chosen and cases[0].get_closest_marker("guarantee"):
+        keeps_one = not name.startswith(DEAR) or cases[0].get_closest_marker("guarantee")
+        if keeps_one and not chosen:
             chosen = {cases[turn % len(cases)]}
         left_out |= {*cases} - chosen
     return left_out

@@ -125,28 +125,35 @@ TestMachine = Machine.TestCase
 """
 
 
-def test_dear_tests_take_turns_and_of_a_guarantee_each_keeps_a_case(pytester, monkeypatch):
+def test_cases_take_turns_and_of_a_guarantee_each_test_keeps_one(pytester, monkeypatch):
     monkeypatch.setattr(exhaustive, "IS_NIGHT", False)
     prepare(pytester)
-    for directory in ("integration", "tests/unit"):
+    for directory in ("integration", "tests/unit", "tests/compat"):
         (pytester.path / directory).mkdir(parents=True)
-        (pytester.path / directory / f"test_{directory[:1]}.py").write_text(DEAR)
+        name = f"test_of_{directory.replace('/', '_')}.py"
+        (pytester.path / directory / name).write_text(DEAR)
 
     def run(turn):
         monkeypatch.setenv("TURN", turn)
         result = pytester.runpytest_inprocess("-v", "-p", "no:randomly", "-p", "no:cacheprovider")
         names = [line.split()[0] for line in result.outlines if " PASSED" in line]
-        return {name for name in names if name.startswith("tests/")}, {
-            name.partition("::")[2] for name in names if name.startswith("integration/")
-        }
+        return [
+            {name.partition("::")[2] for name in names if name.startswith(directory)}
+            for directory in ("tests/compat", "tests/unit", "integration")
+        ]
 
-    cheap, everything = run("")
-    assert len(cheap) == len(everything) == 17
+    everything = run("")[0]
+    assert len(everything) == 17
+    assert run("") == [everything] * 3
     turns = [run(commit) for commit in ("0", "1", "3f2", "10b3")]
-    assert all(each == cheap for each, _ in turns)
-    assert set().union(*(dear for _, dear in turns)) == everything
-    for _, dear in turns:
-        assert {"test_kept", "TestMachine::runTest"} <= dear
-        assert len([name for name in dear if name.startswith("test_several")]) == 2
-        assert len([name for name in dear if name.startswith("test_some")]) in {1, 2}
-    assert [dear for _, dear in turns].count(run("0")[1]) == 1
+    for golden, unit, dear in turns:
+        assert golden == everything
+        for chosen in (unit, dear):
+            assert {"test_kept", "TestMachine::runTest"} <= chosen
+            assert len([name for name in chosen if name.startswith("test_several")]) == 2
+            assert len([name for name in chosen if name.startswith("test_some")]) in {1, 2}
+        assert "test_alone" in unit
+    assert sum("test_alone" in dear for _, _, dear in turns) == 1
+    for number in (1, 2):
+        assert set().union(*(each[number] for each in turns)) == everything
+    assert run("0") == turns[0]
