@@ -10,10 +10,10 @@ how, by one of these:
   :func:`times` of what it repeats;
 - ``@nightly`` where a test without this mark has one case of the same behaviour.
 
-Of that, ``TURN`` leaves one case in :data:`NUM_TURNS`. ``make`` takes the turn from the commit, so
-that a commit is always tested in the same way, and some commits one after another in all. Each test
-keeps a case, but for those in :data:`DEAR` that are of no guarantee. Without ``TURN``, as where
-tests are chosen, all are run.
+Of that, ``TURN`` leaves one case in four, and of those through Spark one in eight (:data:`TURNS`).
+``make`` takes the turn from the commit, so that it is always tested in the same way, and commits
+that follow each other in all. Each unit test keeps a case, and each in :data:`DEAR` that proves a
+guarantee. Without ``TURN``, as where tests are chosen, all are run.
 """
 
 from __future__ import annotations
@@ -34,14 +34,11 @@ Case = TypeVar("Case")
 IS_NIGHT = os.environ.get("NIGHTLY", "") not in ("", "0")
 """Whether all of it is tried."""
 
-DEAR = ("tests/conformance/", "tests/property/", "tests/simulation/", "integration/")
-"""Directories of tests of which some are left out at a turn: histories, interleavings, Spark."""
+DEAR = ("tests/conformance/", "tests/property/", "tests/simulation/")
+"""Directories of tests of which some are left out at a turn: histories and interleavings."""
 
-BY_TURNS = (*DEAR, "tests/unit/")
-"""Directories of tests whose cases take turns; golden files do not."""
-
-NUM_TURNS = 4
-"""Each case is run at one of these turns at least."""
+TURNS = {**dict.fromkeys(("tests/unit/", *DEAR), 4), "integration/": 8}
+"""After how many turns all cases of a directory have been run. Golden files take none."""
 
 nightly = pytest.mark.nightly
 """Mark a test that only a night tries."""
@@ -158,31 +155,27 @@ def choose(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 def turn_of(text: str) -> int | None:
     """Return the turn that ``TURN`` has: a number, or a commit, in hexadecimal; None for all."""
-    return int(text, 16) % NUM_TURNS if text else None
+    return int(text, 16) % max(TURNS.values()) if text else None
 
 
 def _of_other_turns(items: Sequence[pytest.Item], turn: int) -> set[pytest.Item]:
-    by_file: dict[str, list[str]] = defaultdict(list)
+    by_file: dict[str, list[pytest.Item]] = defaultdict(list)
     by_test: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         file, _, rest = item.nodeid.partition("::")
-        if file.startswith(BY_TURNS):
-            by_file[file].append(item.nodeid)
-            by_test[f"{file}::{rest.partition('[')[0]}"].append(item)
-    # Files of few tests do not all begin at the same turn.
-    now = {
-        each
-        for file, names in by_file.items()
-        for number, each in enumerate(names, zlib.crc32(file.encode()))
-        if number % NUM_TURNS == turn
-    }
+        by_file[file].append(item)
+        by_test[f"{file}::{rest.partition('[')[0]}"].append(item)
     left_out = set()
+    for file, cases in by_file.items():
+        turns = next((TURNS[name] for name in TURNS if file.startswith(name)), 1)
+        # Files of few tests do not all begin at the same turn.
+        first = zlib.crc32(file.encode())
+        left_out |= {item for i, item in enumerate(cases, first) if (i - turn) % turns}
     for name, cases in by_test.items():
-        chosen = {item for item in cases if item.nodeid in now}
-        keeps_one = not name.startswith(DEAR) or cases[0].get_closest_marker("guarantee")
-        if keeps_one and not chosen:
-            chosen = {cases[turn % len(cases)]}
-        left_out |= {*cases} - chosen
+        proves = cases[0].get_closest_marker("guarantee") is not None
+        keeps_one = name.startswith("tests/unit/") or (proves and name.startswith(DEAR))
+        if keeps_one and left_out.issuperset(cases):
+            left_out.remove(cases[turn % len(cases)])
     return left_out
 
 

@@ -568,7 +568,7 @@ def marked_tests(root: Path) -> dict[str, list[str]]:
 
     Sorted by path and line, with ``tests`` before ``integration``. A state machine is listed under
     the name that pytest runs it by: ``TestModel = Model.TestCase``. Tests that only a night tries
-    do not count: each change keeps every guarantee.
+    do not count: some commits in a row keep every guarantee.
     """
     marked: dict[str, list[str]] = defaultdict(list)
     for folder in ("tests", "integration"):

@@ -128,7 +128,8 @@ TestMachine = Machine.TestCase
 def test_cases_take_turns_and_of_a_guarantee_each_test_keeps_one(pytester, monkeypatch):
     monkeypatch.setattr(exhaustive, "IS_NIGHT", False)
     prepare(pytester)
-    for directory in ("integration", "tests/unit", "tests/compat"):
+    directories = ("tests/compat", "tests/unit", "tests/property", "integration")
+    for directory in directories:
         (pytester.path / directory).mkdir(parents=True)
         name = f"test_of_{directory.replace('/', '_')}.py"
         (pytester.path / directory / name).write_text(DEAR)
@@ -139,21 +140,22 @@ def test_cases_take_turns_and_of_a_guarantee_each_test_keeps_one(pytester, monke
         names = [line.split()[0] for line in result.outlines if " PASSED" in line]
         return [
             {name.partition("::")[2] for name in names if name.startswith(directory)}
-            for directory in ("tests/compat", "tests/unit", "integration")
+            for directory in directories
         ]
 
     everything = run("")[0]
     assert len(everything) == 17
-    assert run("") == [everything] * 3
-    turns = [run(commit) for commit in ("0", "1", "3f2", "10b3")]
-    for golden, unit, dear in turns:
+    assert run("") == [everything] * 4
+    turns = [run(f"c0ffee{turn}") for turn in range(8)]
+    for golden, unit, dear, spark in turns:
         assert golden == everything
+        assert {"test_alone", "test_kept", "TestMachine::runTest"} <= unit
+        assert {"test_kept", "TestMachine::runTest"} <= dear
         for chosen in (unit, dear):
-            assert {"test_kept", "TestMachine::runTest"} <= chosen
             assert len([name for name in chosen if name.startswith("test_several")]) == 2
-            assert len([name for name in chosen if name.startswith("test_some")]) in {1, 2}
-        assert "test_alone" in unit
-    assert sum("test_alone" in dear for _, _, dear in turns) == 1
+        assert len(spark) in {2, 3}
+    assert sum("test_alone" in dear for _, _, dear, _ in turns) == 2
     for number in (1, 2):
-        assert set().union(*(each[number] for each in turns)) == everything
+        assert set().union(*(each[number] for each in turns[2:6])) == everything
+    assert set().union(*(each[3] for each in turns)) == everything
     assert run("0") == turns[0]
