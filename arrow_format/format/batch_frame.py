@@ -137,7 +137,8 @@ def decode_batches(
 ) -> tuple[pa.Table, list[int]]:
     """Decode many small batches as one table; return it, and the rows of each.
 
-    That takes a fraction of the time of each by itself. Raises as :func:`decode_batch`.
+    Each is checked by itself; what a caller makes of them is then made of all at once. Raises as
+    :func:`decode_batch`.
     """
     batches = [decode_batch(frame, schema) for frame in frames]
     table = pa.Table.from_batches(batches, schema).combine_chunks()
