@@ -1,8 +1,9 @@
 """How a reader of any language answers the kit: a line of JSON for each line of JSON.
 
 A line asks for rows, ``{"shuffle": path, "version": number, "rows": path}``. The reader writes them
-to the second path as an Arrow IPC file: in reading order, the subpartition of each in a last column
-``_subpartition`` (int32). It answers ``{"answer": "rows"}``; or ``"damage"``, ``"newer"``,
+to the second path as an Arrow IPC file: by subpartition, each in reading order, with the schema of
+the version and its number in a last column ``_subpartition`` (int32, not nullable). Rows that every
+subpartition reads are in each. It answers ``{"answer": "rows"}``; or ``"damage"``, ``"newer"``,
 ``"absent"``, and why, where it refuses the version.
 """
 
