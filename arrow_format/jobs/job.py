@@ -249,7 +249,7 @@ def begin_job(
         source_schema=given if combine else None,
         statistics=statistics,
         options=options,
-        makes_root=storage.stat("") is None,
+        makes_root=view.last is None and storage.stat("") is None,
         base_version=view.newest,
         known=NO_COLUMNS if view.state.shape is None else view.state.shape.columns,
         view=view,

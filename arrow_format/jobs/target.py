@@ -57,12 +57,12 @@ def check_target(
     """
     storage = job.storage
     check_version_number(expected_version)
-    stat = storage.stat("")
+    log = CommitLog(storage)
+    view = job.view if job.view.last is not None else log.view()
+    stat = None if view.last is not None else storage.stat("")
     if stat is not None and not stat.is_directory:
         msg = f"{storage.root}: is a file; give a directory for the shuffle"
         raise ShuffleExistsError(msg)
-    log = CommitLog(storage)
-    view = job.view if job.view.last is not None else log.view()
     check_expected(log, view, expected_version)
     newest = None if view.state.is_ended else log.newest_entry(view)
     check_mode_allows(job, mode, newest)
@@ -292,11 +292,7 @@ def open_target(
 
 def newest_entry(path: Place) -> LogEntry | None:
     """Return the newest log entry at a path; None without a shuffle, or if it was released."""
-    storage = open_storage(path)
-    stat = storage.stat("")
-    if stat is None or not stat.is_directory:
-        return None
-    log = CommitLog(storage)
+    log = CommitLog(open_storage(path))
     return log.read(lambda view: None if view.state.is_ended else log.newest_entry(view))
 
 

@@ -760,9 +760,15 @@ def _check_pinned(path: str, entry: LogEntry, commit_id: str) -> None:
         raise CorruptShuffleError(msg)
 
 
-def check_there(storage: Storage) -> None:
-    """Raise :class:`ShuffleNotFoundError` unless the root of a storage is a directory."""
+def check_there(storage: Storage, *, may_come: bool = False) -> None:
+    """Raise :class:`ShuffleNotFoundError` unless the root of a storage is a directory.
+
+    Nothing there is no error where it ``may_come``. A store lists up to 1,000 names for it: where a
+    log was read, ask only if that was empty.
+    """
     stat = storage.stat("")
+    if stat is None and may_come:
+        return
     if stat is None:
         msg = f"{storage.root}: is not there; check the path"
         raise ShuffleNotFoundError(msg)
@@ -826,9 +832,14 @@ def opened(
     options: ReadOptions | None,
 ) -> Shuffle:
     """Open what ``look`` finds in the log, in one read of it; raises as :func:`open_shuffle`."""
-    check_there(storage)
     log = CommitLog(storage)
-    snapshot = log.read(lambda view: look(log, view))
+
+    def found(view: LogView) -> Snapshot | None:
+        if view.last is None:
+            check_there(storage)
+        return look(log, view)
+
+    snapshot = log.read(found)
     if snapshot is None:
         raise no_version_error(log)
     if snapshot.ended is not None:

@@ -65,7 +65,7 @@ class Consumer:
     def __init__(self, storage: Storage, name: str, *, timeout: float = 0.0) -> None:
         self.storage = storage
         self.name = check_consumer(name)
-        self._makes_root = storage.stat("") is None
+        self._makes_root = storage.has_directories and storage.stat("") is None
         self._lease = take_lease(storage, name, timeout=timeout)
 
     def register(self, version: int) -> int:
@@ -261,8 +261,7 @@ def request_result(
         raise OptionError(msg)
     storage = open_storage(path, storage_options)
     check_consumer(consumer)
-    if not timeout or storage.stat("") is not None:
-        check_there(storage)  # before anything is made there
+    check_there(storage, may_come=timeout > 0)  # before anything is made there
     end = time.monotonic() + timeout
     holder = Consumer(storage, consumer, timeout=timeout)
     try:

@@ -44,8 +44,7 @@ def await_result(
     not come in time, or nothing new of it; ShuffleNotFoundError where there is no result and no
     timeout, or unconsumed versions have expired.
     """
-    if storage.stat("") is not None:
-        check_there(storage)
+    check_there(storage, may_come=True)
     request = _Request(storage, consumed, consumer)
 
     def look() -> Snapshot | None:

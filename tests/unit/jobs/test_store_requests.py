@@ -123,6 +123,20 @@ def test_requests_of_the_log_by_each_operation(s3, name):
     assert found.get("PUT", 0) <= most_puts, found
 
 
+@guarantee("few requests")
+@pytest.mark.parametrize("name", ["append", "open", "merge"])
+def test_a_shuffle_with_a_log_is_known_by_it_and_not_by_a_listing_of_all_its_files(s3, name):
+    bucket = s3.new_bucket()
+    for start in range(3):
+        write(open_storage(f"s3://{bucket}/a", s3.options), start, options=PIPELINED)
+    storage = open_storage(f"s3://{bucket}/a", s3.options)
+    with s3.requests(bucket) as requests:
+        OPERATIONS[name][0](storage)
+    assert len(requests) > 3
+    asked = [unquote(one.path).removeprefix(f"/{bucket}") for one in requests]
+    assert not [path for path in asked if path in ("/a?", "?list-type=2&prefix=a/")]
+
+
 def test_an_append_costs_the_same_however_many_versions_there_are(s3):
     """And never more than two listings of the log."""
     bucket = s3.new_bucket()
