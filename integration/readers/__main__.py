@@ -1,15 +1,23 @@
 """The second reader, as the kit asks it."""
 
-from integration.readers.commit_log import DamageError, NewerError, NoShuffleError
+import struct
+
+import pyarrow as pa
+import zstandard
+
+from integration.readers.arrow_frames import DamageError, NewerError
+from integration.readers.commit_log import NoShuffleError
 from integration.readers.rows import read
 from integration.readers.serve import serve
+
+# What Python and Arrow raise of bytes that are none of the format.
+MALFORMED = (ValueError, LookupError, TypeError, OSError, struct.error, zstandard.ZstdError)
 
 serve(
     read,
     {
-        DamageError: "damage",
-        FileNotFoundError: "damage",
         NewerError: "newer",
         NoShuffleError: "absent",
+        **dict.fromkeys((DamageError, pa.ArrowException, *MALFORMED), "damage"),
     },
 )

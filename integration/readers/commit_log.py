@@ -1,263 +1,216 @@
-"""What the log of a shuffle says of a version: its shape, and its map outputs in reading order."""
+"""What the log of a shuffle says of a version: its state, and its map outputs in reading order."""
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 import zlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import zstandard
+
+from integration.readers.arrow_frames import DamageError, NewerError, check, fields, section
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-PUBLISHES = {"overwrite", "append", "upsert", "merge", "delete", "rollback", "release", "alter"}
+PUBLISH = {"overwrite", "append", "merge", "delete", "upsert", "rollback", "alter", "release"}
 OTHERS = {"pending", "pending-overwrite", "fence", "expire", "tag", "erase", "blank"}
 
 _INT, _TEXT, _BYTES = pa.int64(), pa.string(), pa.binary()
-_STATISTICS = pa.struct([("c", _INT), ("low", _BYTES), ("high", _BYTES), ("nulls", _INT)])
-FILE = pa.struct(
-    [
-        ("path", _TEXT),
-        ("root", _BYTES),
-        *((name, _INT) for name in ("num_rows", "num_regions", "data_bytes", "raw_bytes")),
-        *((name, _INT) for name in ("index_bytes", "directory_bytes", "directory_crc32")),
-        *((name, _INT) for name in ("num_broadcast_rows", "num_subpartitions", "first", "end")),
-        ("statistics", pa.list_(_STATISTICS)),
-        ("placed", pa.bool_()),
-        *((f"mask_{name}", _INT) for name in ("rows", "number", "offset", "length", "crc32")),
-        ("mask_path", _TEXT),
-        ("mask", _BYTES),
-    ]
-)
-ADDED = pa.schema(
-    [
-        *((name, _INT) for name in ("version", "order", "last_version")),
-        ("job_id", _TEXT),
-        *((name, _INT) for name in ("map_task", "attempt")),
+_BOUNDS = fields(int64="column", binary="minimum maximum") + fields(int64="null_count")
+_FILE = [
+    *fields(string="path", binary="root"),
+    *fields(int64="num_rows num_regions data_bytes raw_bytes index_bytes directory_bytes"),
+    *fields(int64="directory_crc32 num_broadcast_rows num_subpartitions first_subpartition"),
+    *fields(int64="end_subpartition"),
+    ("statistics", pa.list_(pa.struct(_BOUNDS))),
+    *fields(bool_="placed", int64="mask_rows mask_number mask_offset mask_length mask_crc32"),
+    *fields(string="mask_path", binary="mask"),
+]
+_SECTIONS = {
+    "added": [
+        *fields(int64="version order last_version", string="job_id"),
+        *fields(int64="map_task attempt"),
         ("column_ids", pa.list_(pa.int32())),
         ("counters", pa.map_(_TEXT, _INT)),
-        ("files", pa.list_(FILE)),
-    ]
-)
-REMOVED = pa.schema([("key", _TEXT)])
-TOTALS = pa.schema([("num_rows", _INT), ("num_bytes", _INT)])
-
-
-class DamageError(Exception):
-    """A byte is not what was written."""
-
-
-class NewerError(Exception):
-    """A later release wrote it."""
+        ("files", pa.list_(pa.struct(_FILE))),
+    ],
+    "removed": fields(string="key"),
+    "totals": fields(int64="num_rows num_bytes"),
+    "jobs": [
+        *fields(string="job_id") + fields(int64="number", bool_="fenced"),
+        *fields(int64="num_outputs num_rows num_bytes", string="application"),
+        *fields(int64="transaction"),
+    ],
+}
 
 
 class NoShuffleError(Exception):
     """There is no such version."""
 
 
-@dataclass
-class Version:
-    """A version: everything that who reads its rows needs of the log."""
-
-    number: int
-    shape: dict[str, Any]
-    outputs: list[dict[str, Any]]
-    subpartition_rows: list[int]
-
-    @property
-    def schema(self) -> pa.Schema:
-        """Return the schema of its rows."""
-        return schema_of(self.shape["data_schema"])
+class MissingError(DamageError):
+    """A file of the log is not there: a reader looks again."""
 
 
-def schema_of(text: str) -> pa.Schema:
-    """Return the schema in base64 of an Arrow IPC message."""
-    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))
+def parsed(text: bytes) -> dict[str, Any]:
+    """Return an object of JSON, of a version of the format that is known."""
 
+    def refuse(name: str) -> None:
+        raise DamageError(f"{name} in JSON")
 
-def batch_in(frame: bytes, schema: pa.Schema, size: int | None = None) -> pa.RecordBatch:
-    """Return the batch of a zstd frame that states its content size."""
-    stated = zstandard.frame_content_size(frame)
-    if stated < 0 or size not in (None, stated) or stated > max(64 << 20, 1000 * len(frame)):
-        raise DamageError(f"a frame that states {stated} bytes")
-    content = zstandard.ZstdDecompressor().decompress(frame)
-    batch = pa.ipc.read_record_batch(pa.py_buffer(content), schema)
-    batch.validate(full=True)
-    return batch
-
-
-def open_version(shuffle: Path, number: int | None = None) -> Version:
-    """Return a version, the newest when None; raises one of the three errors above."""
-    log = _Log(shuffle / "commit_log")
-    newest, ranges = log.look()
-    state = newest.state
-    if not state.get("version"):
-        raise NoShuffleError("there is no version")
-    version = state["version"] if number is None else number
-    if version > state["version"]:
-        raise NoShuffleError(f"the newest version is {state['version']}")
-    tagged = version < state.get("oldest", 1)
-    if tagged and version not in [tag["version"] for tag in state.get("tags", {}).values()]:
-        raise NoShuffleError(f"version {version} has expired")
-    if tagged:
-        files = [log.read(version, "range")]
-    else:
-        known = max(*ranges, state.get("checkpoint", 0), 0)
-        files = log.collect(version, state.get("base", 0), known)
-        if log.was_removed(files[-1].number):
-            raise DamageError("its segment was removed: look again")
-    own = files[0].state
-    if files[0].head["operation"] not in PUBLISHES or own.get("version") != version:
-        raise NoShuffleError(f"number {version} is no version")
-    if own.get("ended", 0) > own.get("content", 0):
-        raise NoShuffleError(f"version {version} was released")
-    outputs, totals = _joined(files)
-    n = own["shape"]["num_subpartitions"]
-    rows = [sum(totals[of::n]) for of in range(n)]
-    return Version(version, own["shape"], outputs, rows)
+    found: dict[str, Any] = json.loads(text.decode(), parse_constant=refuse)
+    if found.get("format_version", 1) > 1:
+        raise NewerError(f"format version {found['format_version']}")
+    return found
 
 
 class _File:
     """An entry or a range."""
 
-    def __init__(self, data: bytes, where: str) -> None:
-        line, _, rest = data.partition(b"\n")
-        trailer, _, rest = rest.partition(b"\n")
-        stated = re.fullmatch(rb"arrow-shuffle-log (\d+) ([0-9a-f]{8})", trailer)
-        if not stated or (int(stated[1]), int(stated[2], 16)) != (len(line), zlib.crc32(line)):
-            raise DamageError(where)
-        self.head = json.loads(line)
-        if self.head["format_version"] > 1:
-            raise NewerError(f"{where}: format {self.head['format_version']}")
-        self.state = self.head.get("state", {})
+    def __init__(self, path: Path) -> None:
+        if not path.exists():
+            raise MissingError(f"{path} is not there")
+        line, _, rest = path.read_bytes().partition(b"\n")
+        stated, _, rest = rest.partition(b"\n")
+        check(stated == b"arrow-shuffle-log %d %08x" % (len(line), zlib.crc32(line)), path)
+        self.head = head = parsed(line)
+        self.number, self.operation, self.state = head["number"], head["operation"], head["state"]
+        check(f"{self.number:020}" == path.stem, path)
+        check(("range" in head) == (path.suffix == ".range"), path)
+        if self.operation not in PUBLISH | OTHERS:
+            raise NewerError(f"operation {self.operation}")
         if set(self.state.get("readers", ())) - {"masks"}:
-            raise NewerError(f"{where}: {self.state['readers']}")
-        if self.head["operation"] not in PUBLISHES | OTHERS:
-            raise NewerError(f"{where}: {self.head['operation']}")
-        self.number = self.head["number"]
-        self.span = self.head.get("range")
-        self._sections = {}
-        for name, length, crc32, size in self.head.get("sections", ()):
-            section, rest = rest[:length], rest[length:]
-            if len(section) != length or zlib.crc32(section) != crc32 or name in self._sections:
-                raise DamageError(f"{where}: section {name}")
-            self._sections[name] = section, size
-        if rest:
-            raise DamageError(f"{where}: {len(rest)} bytes behind the sections")
+            raise NewerError(f"features {self.state['readers']}")
+        found: dict[str, list[dict[str, Any]]] = {}
+        for name, length, crc32, size in head.get("sections", ()):
+            part, rest = rest[:length], rest[length:]
+            check((len(part), zlib.crc32(part)) == (length, crc32), f"section {name} of {path}")
+            check(name not in found, f"section {name} twice")
+            of = _SECTIONS.get(name)
+            found[name] = section(part, pa.schema(of), size).to_pylist() if of else []
+        check(not rest, f"{len(rest)} bytes behind the sections of {path}")
+        self.added, self.removed = found.get("added", []), found.get("removed", [])
+        files = [file for output in self.added for file in output["files"]]
+        check(len({(file["root"], file["path"]) for file in files}) == len(files), "a file twice")
+        self.totals = _sums(found.get("totals", ()), "num_rows", "num_bytes")
+        if "range" in head:
+            of_range = head["range"]
+            self.after, self.parent = of_range["after"], of_range["parent"]
+            self.clears, self.released = of_range.get("clears"), of_range.get("released", 0)
+            return
+        stated_sums = [head.get(name, 0) for name in ("num_outputs", "num_rows", "num_bytes")]
+        sums = [len(self.added), *_sums(files, "num_rows", "data_bytes")]
+        check(stated_sums == sums, f"sums of {path}")
+        released = self.state["released"] if self.operation == "release" else {}
+        self.after, self.parent = self.number - 1, head["parent"]
+        self.clears = self.operation in ("overwrite", "rollback") or released.get("ended")
+        self.released = 0 if self.clears else released.get("through", 0)
+        if self.operation not in PUBLISH:  # what it adds is of no version
+            self.added, self.totals = [], [0, 0]
 
-    def section(self, name: str, schema: pa.Schema) -> pa.RecordBatch:
-        if name not in self._sections:
-            return pa.RecordBatch.from_pylist([], schema)
-        return batch_in(self._sections[name][0], schema, self._sections[name][1])
 
-    @property
-    def after(self) -> int:
-        return self.span["after"] if self.span else self.number - 1
-
-    @property
-    def parent(self) -> str | None:
-        return (self.span or self.head)["parent"]
-
-    @property
-    def clears(self) -> bool:
-        if self.span:
-            return self.span.get("clears", False)
-        operation = self.head["operation"]
-        ends = operation == "release" and self.state["released"]["ended"]
-        return operation in ("overwrite", "rollback") or ends
-
-    @property
-    def released(self) -> int:
-        if self.span:
-            return self.span.get("released", 0)
-        is_release = self.head["operation"] == "release" and not self.clears
-        return self.state["released"]["through"] if is_release else 0
-
-    @property
-    def changes_outputs(self) -> bool:
-        return bool(self.span) or self.head["operation"] in PUBLISHES
+def _sums(rows: Any, *names: str) -> list[int]:  # noqa: ANN401 - rows as Python has them
+    return [sum(row[name] for row in rows) for name in names]
 
 
 class _Log:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self.newest, self._newest_range = self._look()
+        self.state = self.newest.state
 
-    def look(self) -> tuple[_File, list[int]]:
-        """Return the newest entry, and the numbers of the ranges in its segment."""
-        for segment in sorted(self._directory.glob("[0-9]" * 18), reverse=True):
-            entries = self._numbers(segment, "entry")
+    def _look(self) -> tuple[_File, int]:
+        names = [path.name for path in self._directory.glob("*")]
+        segments = sorted(name for name in names if re.fullmatch("[0-9]{18}", name))
+        for segment in reversed(segments):
+            shown = [path.name for path in (self._directory / segment).iterdir()]
+            entries, ranges = (
+                [int(name[:20]) for name in shown if re.fullmatch(rf"[0-9]{{20}}\.{kind}", name)]
+                for kind in ("entry", "range")
+            )
             if entries:
-                ranges = [
-                    number for number in self._numbers(segment, "range") if number <= entries[-1]
-                ]
-                return self.read(entries[-1], "entry"), ranges or [0]
+                newest = self.read(max(entries))
+                below = [number for number in ranges if number <= newest.number]
+                return newest, max([*below, newest.state.get("checkpoint", 0)])
+        if segments and self.is_removed(512 * int(segments[0])):
+            raise MissingError("all entries were removed")
         raise NoShuffleError("the log is empty")
 
-    @staticmethod
-    def _numbers(segment: Path, kind: str) -> list[int]:
-        return sorted(int(path.stem) for path in segment.glob("[0-9]" * 20 + f".{kind}"))
-
     def _path(self, number: int, kind: str) -> Path:
-        return self._directory / f"{number // 512:018d}" / f"{number:020d}.{kind}"
+        return self._directory / f"{number // 512:018}" / f"{number:020}.{kind}"
 
-    def read(self, number: int, kind: str) -> _File:
-        path = self._path(number, kind)
-        if not path.exists():
-            raise DamageError(f"{path} is not there")
-        file = _File(path.read_bytes(), str(path))
-        if file.number != number or bool(file.span) != (kind == "range"):
-            raise DamageError(f"{path} is of another number")
-        return file
+    def read(self, number: int, kind: str = "entry") -> _File:
+        return _File(self._path(number, kind))
 
-    def was_removed(self, number: int) -> bool:
-        return (self._directory / "expired" / f"{number // 512:018d}").exists()
+    def is_removed(self, number: int) -> bool:
+        return (self._directory / "expired" / f"{number // 512:018}").exists()
 
-    def collect(self, version: int, base: int, known: int) -> list[_File]:
+    def collect(self, number: int) -> list[_File]:
         """Return what a version is made of, the newest first."""
-        known = known if known <= version else 0
-        files: list[_File] = []
-        number = version
-        while number > 0 and not (files and files[-1].clears):
-            file = None
+        base = self.state.get("base", 0)
+        known = self._newest_range if self._newest_range <= number else 0
+        found: list[_File] = []
+        while number and not (found and found[-1].clears):
+            of = None
             if number == base or (number == known and self._path(number, "range").exists()):
-                file = self.read(number, "range")
-                if number != base and 0 < file.after < base:
-                    file = None
-            if file is None:
-                file = self.read(number, "entry")
-                known = max(known if known < number else 0, file.state.get("checkpoint", 0))
+                of = self.read(number, "range")
+                of = None if 0 < of.after < base and number != base else of
+            if of is None:
+                of = self.read(number)
+                known = max(known if known < number else 0, of.state.get("checkpoint", 0))
             else:
-                known = file.after
-            if files and files[-1].parent != file.head["commit_id"]:
-                raise DamageError(f"{number} is not the parent of {files[-1].number}")
-            files.append(file)
-            number = file.after
-        return files
+                known = of.after
+            check(not found or found[-1].parent == of.head["commit_id"], f"parent of {number}")
+            found.append(of)
+            number = of.after
+            if of.operation == "blank" and of.after == of.number - 1:
+                raise MissingError(f"entry {of.number} is blank")
+        if self.is_removed(found[-1].number):
+            raise MissingError("a segment that was read was removed")
+        return found
 
 
-def _joined(files: list[_File]) -> tuple[list[dict[str, Any]], list[int]]:
-    """Join files, the newest first, of which at most the last clears what is before.
+def open_version(shuffle: Path, number: int | None) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the shape of a version, the newest when None, and its map outputs.
 
-    Returns the map outputs, and rows per subpartition of each, one behind the other.
+    It does not begin again: of a shuffle that nobody writes, what is missing is damage.
     """
-    added: list[dict[str, Any]] = []
-    removed: set[str] = set()
-    totals: list[int] = []
-    for file in files:
-        if not file.changes_outputs:
-            continue
-        added += [
-            output
-            for output in file.section("added", ADDED).to_pylist()
-            if f"{output['job_id']}/{output['map_task']}" not in removed
-        ]
-        removed |= set(file.section("removed", REMOVED).column(0).to_pylist())
-        totals += file.section("totals", TOTALS).column(0).to_pylist()
-    released = max(file.released for file in files)
-    kept = [output for output in added if output["last_version"] > released]
-    return sorted(kept, key=lambda output: (output["version"], output["order"])), totals
+    log = _Log(shuffle / "commit_log")
+    newest = log.state.get("version", 0)
+    number = newest if number is None else number
+    if not 0 < number <= newest:
+        raise NoShuffleError(f"{number} is no version")
+    if number >= log.state.get("oldest", 1):
+        found = log.collect(number)
+    elif number in [tag["version"] for tag in log.state.get("tags", {}).values()]:
+        found = [log.read(number, "range")]
+    else:
+        raise NoShuffleError(f"version {number} has expired")
+    own = found[0]
+    if own.operation not in PUBLISH or own.state.get("ended", 0) > own.state.get("content", 0):
+        raise NoShuffleError(f"{number} is no version, or released")
+    outputs, totals = _joined(found)
+    n = own.state["shape"]["num_subpartitions"]
+    sums = [0, 0]
+    for file in (file for output in outputs for file in output["files"]):
+        sums[0] += file["num_rows"] + (n - 1) * file["num_broadcast_rows"]
+        sums[1] += file["data_bytes"]
+    check(totals == sums, f"totals of version {number}")
+    return own.state["shape"], outputs
+
+
+def _joined(found: list[_File]) -> tuple[list[dict[str, Any]], list[int]]:
+    """Join files, the newest first, of which at most the last clears what is before."""
+    outputs, removed, released, totals = [], set(), 0, [0, 0]
+    for one in found:
+        for output in one.added:
+            key = f"{output['job_id']}/{output['map_task']}"
+            if key not in removed and output["last_version"] > released:
+                outputs.append((output["version"], output["order"], key, output))
+        removed |= {row["key"] for row in one.removed}
+        released = max(released, one.released)
+        totals = [a + b for a, b in zip(totals, one.totals, strict=True)]
+    check(len({key for *_, key, _ in outputs}) == len(outputs), "a map output twice")
+    return [output for *_, output in sorted(outputs, key=lambda of: of[:3])], totals

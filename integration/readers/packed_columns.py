@@ -3,118 +3,88 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import types as pt
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-_NODE = struct.Struct("<BBB5xq")
-_RAW = 255
+from integration.readers.arrow_frames import check
 
 
-@dataclass
-class _Node:
-    has_nulls: bool
-    width: int
-    digits: int
-    base: int
+def unpack(content: bytes | memoryview, kind: pa.DataType, num_values: int) -> pa.Array:
+    """Return a column of a type; raises DamageError for what is none of so many values."""
+    return _Column(content, kind, num_values).array
 
 
-def unpack(content: memoryview, data_type: pa.DataType, num_rows: int) -> pa.Array:
-    """Return the column of a type whose packed bytes are exactly ``content``."""
-    count = _num_nodes(data_type)
-    nodes = [_Node(flags == 1, *rest) for flags, *rest in _NODE.iter_unpack(content[: 16 * count])]
-    column = _Column(nodes, content, 16 * count)
-    array = column.array(data_type, num_rows)
-    if column.position != len(content) or column.nodes:
-        msg = f"a column of {len(content)} bytes ends at {column.position}"
-        raise ValueError(msg)
-    return array
+def inside(kind: pa.DataType) -> list[pa.DataType]:
+    """Return the types inside of one: of what has a node, and an id, of its own."""
+    if pt.is_map(kind):
+        return [kind.key_type, kind.item_type]
+    return [kind.field(i).type for i in range(kind.num_fields)]
 
 
-def _inner(data_type: pa.DataType) -> list[pa.DataType]:
-    if pt.is_map(data_type):
-        return [data_type.key_type, data_type.item_type]
-    return [data_type.field(i).type for i in range(data_type.num_fields)]
-
-
-def _num_nodes(data_type: pa.DataType) -> int:
-    return 1 + sum(map(_num_nodes, _inner(data_type)))
+def num_nodes(kind: pa.DataType) -> int:
+    """Count the nodes of a column, which are as many as its ids."""
+    return 1 + sum(map(num_nodes, inside(kind)))
 
 
 class _Column:
-    def __init__(self, nodes: list[_Node], content: memoryview, position: int) -> None:
-        self.nodes = nodes
-        self.content = content
-        self.position = position
+    def __init__(self, content: bytes | memoryview, kind: pa.DataType, num_values: int) -> None:
+        self._content, self._node, self._at = content, 0, 16 * num_nodes(kind)
+        check(self._at <= len(content), "a column is shorter than its nodes")
+        self.array = self._array(kind, num_values)
+        check(self._at == len(content), "a column is longer than its buffers")
 
-    def array(self, kind: pa.DataType, num_values: int) -> pa.Array:
-        node = self.nodes.pop(0)
-        valid = pa.py_buffer(self._take(-(-num_values // 8))) if node.has_nulls else None
-        if pt.is_null(kind):
-            return pa.nulls(num_values)
-        if pt.is_boolean(kind):
-            return _array(kind, num_values, valid, self._take(-(-num_values // 8)))
-        if pt.is_string(kind) or pt.is_binary(kind):
-            offsets = self._offsets(node, num_values)
-            return _array(kind, num_values, valid, offsets, self._take(int(offsets[-1])))
-        if pt.is_list(kind) or pt.is_map(kind):
-            offsets = self._offsets(node, num_values)
-            items = [self.array(inner, int(offsets[-1])) for inner in _inner(kind)]
-            if pt.is_map(kind):
-                items = [
-                    pa.StructArray.from_arrays(items, fields=[kind.key_field, kind.item_field])
-                ]
-            return _array(kind, num_values, valid, offsets, children=items)
-        if pt.is_struct(kind):
-            fields = [self.array(inner, num_values) for inner in _inner(kind)]
-            return _array(kind, num_values, valid, children=fields)
-        if pt.is_fixed_size_list(kind):
-            items = [self.array(kind.value_type, num_values * kind.list_size)]
-            return _array(kind, num_values, valid, children=items)
-        num_bytes = kind.bit_width // 8
-        if node.width == _RAW:
-            return _array(kind, num_values, valid, self._take(num_values * num_bytes))
-        values = self._numbers(node, num_values)
-        if pt.is_floating(kind):
-            return _array(kind, num_values, valid, values / np.float64(10.0**node.digits))
-        if num_bytes == 16:
-            values = np.stack([values, values >> 63], axis=1)
-        else:
-            values = values.astype(f"<i{num_bytes}")
-        return _array(kind, num_values, valid, values)
+    def _buffer(self, size: int) -> bytes | memoryview:
+        begin, self._at = self._at, self._at + -(-size // 8) * 8
+        check(self._at <= len(self._content), "a buffer ends behind its column")
+        return self._content[begin : begin + size]
 
-    def _numbers(self, node: _Node, num_values: int) -> NDArray[np.int64]:
-        stored = np.frombuffer(self._take(num_values * node.width), f"<u{node.width}")
-        base = np.uint64(node.base & (1 << 64) - 1)
-        return (stored.astype(np.uint64) + base).view(np.int64)
+    def _numbers(self, count: int, width: int, base: int) -> np.ndarray:
+        codes = np.frombuffer(self._buffer(count * width), f"<u{width}")
+        return codes.astype("<u8") + np.array(base).astype("<u8")
 
-    def _offsets(self, node: _Node, num_values: int) -> NDArray[np.int32]:
-        lengths = self._numbers(node, num_values)
-        return np.concatenate([[0], lengths.cumsum()]).astype(np.int32)
+    def _array(self, kind: pa.DataType, count: int) -> pa.Array:
+        node = struct.unpack_from("<BBB5xq", self._content, self._node)
+        flags, width, _, base = node
+        self._node += 16
+        check(flags in ((0,) if pt.is_null(kind) else (0, 1)) and count < 1 << 31, node)
+        buffers = [pa.py_buffer(self._buffer(-(-count // 8))) if flags else None]
+        size, children = count, None
+        if pt.is_string(kind) or pt.is_binary(kind) or pt.is_list(kind) or pt.is_map(kind):
+            check(width in (1, 2, 4) and 0 <= base < 1 << 31, node)
+            ends = np.append(0, np.cumsum(self._numbers(count, width, base)))
+            size = int(ends[-1])
+            check(size < 1 << 31, "lengths add up to too much")
+            buffers.append(pa.py_buffer(ends.astype("<i4")))
+            if not inside(kind):
+                buffers.append(pa.py_buffer(self._buffer(size)))
+        elif width != 255:
+            buffers.append(pa.py_buffer(self._values(kind, count, node)))
+        elif pt.is_null(kind):
+            return pa.nulls(count)
+        elif pt.is_fixed_size_list(kind):
+            size *= kind.list_size
+        elif not pt.is_struct(kind):
+            buffers.append(pa.py_buffer(self._buffer(-(-count * kind.bit_width // 8))))
+        if inside(kind):
+            children = [self._array(of, size) for of in inside(kind)]
+        if pt.is_map(kind):
+            pair = pa.struct([kind.key_field, kind.item_field])
+            children = [pa.Array.from_buffers(pair, size, [None], children=children)]
+        return pa.Array.from_buffers(kind, count, buffers, children=children)
 
-    def _take(self, num_bytes: int) -> memoryview:
-        start, end = self.position, self.position + num_bytes
-        if end > len(self.content):
-            msg = f"a buffer of {num_bytes} bytes from {start} on leads outside of its column"
-            raise ValueError(msg)
-        self.position = -(-end // 8) * 8
-        return self.content[start:end]
-
-
-def _array(
-    kind: pa.DataType,
-    num_values: int,
-    valid: pa.Buffer | None,
-    *buffers: NDArray[np.generic] | memoryview,
-    children: list[pa.Array] | None = None,
-) -> pa.Array:
-    given = [valid, *(pa.py_buffer(np.ascontiguousarray(b).tobytes()) for b in buffers)]
-    array = pa.Array.from_buffers(kind, num_values, given, children=children or None)
-    array.validate(full=True)
-    return array
+    def _values(self, kind: pa.DataType, count: int, node: tuple[int, ...]) -> np.ndarray:
+        _, width, digits, base = node
+        if pt.is_float64(kind):
+            check(width in (1, 2, 4) and digits <= 15, node)
+            return self._numbers(count, width, base).view("<i8").astype("<f8") / 10.0**digits
+        is_number = pt.is_integer(kind) or pt.is_temporal(kind) or pt.is_decimal(kind)
+        check(is_number and not pt.is_interval(kind) and not pt.is_decimal256(kind), node)
+        size = kind.bit_width // 8
+        check(width in (1, 2, 4, 8) and width <= size, node)
+        numbers = self._numbers(count, width, base)
+        if size < 16:
+            return numbers.astype(f"<u{size}")
+        low = numbers.view("<i8")
+        return np.stack([low, low >> 63], axis=1)

@@ -17,6 +17,7 @@ import tempfile
 import uuid
 from dataclasses import replace
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -51,6 +52,7 @@ from arrow_format.storage.open import open_storage
 from arrow_format.streaming.flush_pending import flush_pending
 from tests.compat import golden as golden_module
 from tests.compat import later, schemas
+from tests.compat.contradictions import RULES, contradictions
 from tests.compat.golden import ELSEWHERE, Golden, fixed_ids, flights, moved
 from tests.support.consumers import ConsumerRegistry
 
@@ -589,6 +591,10 @@ ALL: tuple[tuple[int, Callable[[], None]], ...] = (
     (41_000, large_mask),
     (42_000, later.upsert),
     (43_000, later.unknown_region),
+    *(
+        (44_000 + 1_000 * number, partial(contradictions, f"contradictions_{name}", rules, **how))
+        for number, (name, rules, how) in enumerate(RULES)
+    ),
 )
 
 

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import pyarrow as pa
 
@@ -29,27 +30,42 @@ if TYPE_CHECKING:
 UNORDERED = ("combined",)
 """Shuffles of which rows of a region are in no order."""
 
-Change = Callable[[bytes], "bytes | None"]
+Change = Callable[[Path], object]
+"""Damages a file."""
 
 
 def flip(place: float) -> Change:
     """Flip the lowest bit of a byte, from the start (0) to the end (1) of a file."""
 
-    def flipped(content: bytes) -> bytes:
-        at = int(place * (len(content) - 1))
-        return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+    def flipped(file: Path) -> None:
+        content = bytearray(file.read_bytes())
+        content[int(place * (len(content) - 1))] ^= 1
+        file.write_bytes(content)
 
     return flipped
 
 
-def cut(content: bytes) -> bytes:
+def cut(file: Path) -> None:
     """Leave half of a file."""
-    return content[: len(content) // 2]
+    content = file.read_bytes()
+    file.write_bytes(content[: len(content) // 2])
 
 
-def gone(content: bytes) -> None:
-    """Remove a file."""
-    del content
+def linked(file: Path) -> None:
+    """Put a symbolic link in the place of a file."""
+    file.symlink_to(file.rename(file.with_name("elsewhere")))
+
+
+def of_another_job(file: Path) -> None:
+    """Change the job of a marker."""
+    file.write_text(json.dumps({**json.loads(file.read_text()), "job_id": "another"}))
+
+
+def of_another_log(file: Path) -> None:
+    """Change the commit id of an entry or a range, so that it is not the parent of the next."""
+    line, _, rest = file.read_bytes().split(b"\n", 2)
+    line = json.dumps({**json.loads(line), "commit_id": "another"}).encode()
+    file.write_bytes(b"%s\narrow-shuffle-log %d %08x\n%s" % (line, len(line), crc32(line), rest))
 
 
 _ENTRY, _INDEX, _DATA = "*.entry", "*.shuffle.index", "*.shuffle.data"
@@ -59,18 +75,21 @@ DAMAGES: tuple[tuple[str, int, str, Change], ...] = (
     ("versions", 4, _ENTRY, cut),
     ("long_log", 529, "*528.range", flip(0.5)),
     ("long_log", 2, "*00002.range", flip(0.9)),
-    ("transactions", 6, "*00004.entry", gone),
+    ("transactions", 6, "*00004.entry", Path.unlink),
+    ("versions", 4, "*00003.entry", of_another_log),
+    ("long_log", 529, "*512.range", of_another_log),
     *(("blocks", 1, _INDEX, flip(place)) for place in (0.1, 0.5, 0.995)),
     ("types", 1, _INDEX, cut),
-    ("types", 1, _INDEX, gone),
+    ("types", 1, _INDEX, Path.unlink),
     *(("wide", 1, _DATA, flip(place)) for place in (0.01, 0.3, 0.7)),
     *(("regions_none", 1, _DATA, flip(place)) for place in (0.4, 0.6)),
     ("merged", 4, _DATA, cut),
-    ("broadcast", 1, _DATA, gone),
+    ("broadcast", 1, _DATA, Path.unlink),
     ("rescaled", 3, _INDEX, flip(0.05)),
     ("large_mask", 2, "*.shuffle.masks", flip(0.5)),
-    ("large_mask", 2, "*.shuffle.masks", gone),
-    ("roots", 2, "arrow-shuffle-root.json", gone),
+    ("large_mask", 2, "*.shuffle.masks", Path.unlink),
+    *(("roots", 2, "arrow-shuffle-root.json", how) for how in (Path.unlink, of_another_job)),
+    *(("types", 1, kind, linked) for kind in (_INDEX, _DATA)),
 )
 """Shuffle, version, file (the last of that pattern) and change, which a reader of rows finds."""
 
@@ -113,8 +132,7 @@ class Case:
             if self.damage is not None:
                 pattern, change = self.damage
                 file = sorted(shuffle.parent.rglob(pattern))[-1]
-                content = change(file.read_bytes())
-                file.unlink() if content is None else file.write_bytes(content)
+                change(file)
             yield shuffle
 
 
