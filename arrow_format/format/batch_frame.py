@@ -55,14 +55,26 @@ def content_size(frame: bytes | memoryview) -> int:
 def content_of(frame: bytes | memoryview) -> pa.Buffer:
     """Return what a frame decompresses to, bounded as :func:`content_size`; raises as that."""
     content_size(frame)
-    decompressor: zstandard.ZstdDecompressor | None = getattr(_OF_THREAD, "decompressor", None)
-    if decompressor is None:
-        decompressor = _OF_THREAD.decompressor = zstandard.ZstdDecompressor()
     try:
-        return pa.py_buffer(decompressor.decompress(frame, allow_extra_data=False))
+        return _decompressed(frame)
     except zstandard.ZstdError as error:
         msg = f"a frame of {len(frame)} bytes is damaged ({error})"
         raise ValueError(msg) from error
+
+
+def content_stated(frame: bytes | memoryview, num_bytes: int) -> pa.Buffer | None:
+    """Return what a frame decompresses to if it states so many bytes; None for any other."""
+    try:
+        return _decompressed(frame) if zstandard.frame_content_size(frame) == num_bytes else None
+    except zstandard.ZstdError:
+        return None
+
+
+def _decompressed(frame: bytes | memoryview) -> pa.Buffer:
+    decompressor: zstandard.ZstdDecompressor | None = getattr(_OF_THREAD, "decompressor", None)
+    if decompressor is None:
+        decompressor = _OF_THREAD.decompressor = zstandard.ZstdDecompressor()
+    return pa.py_buffer(decompressor.decompress(frame, allow_extra_data=False))
 
 
 def message_of(frame: bytes | memoryview, schema: pa.Schema) -> pa.Buffer:

@@ -17,6 +17,7 @@ import zstandard
 
 from arrow_format.arrays.batches import copied
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
+from arrow_format.format.batch_frame import content_stated
 from arrow_format.format.chunk_table import ChunkFrames, Encoding
 from arrow_format.format.column_frames import group_columns
 from arrow_format.format.ipc import LayoutCheck, is_compressed
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 
 _ZSTD = pa.Codec("zstd")
 """Decompresses into memory of Arrow's pool, which is reused for the next chunk."""
+
+_SMALL_BYTES = 64 << 10
+"""A single frame of this content is decompressed by a context that is kept: to make one, as
+``_ZSTD`` does, takes longer than the frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +139,8 @@ class ChunkDecoder:
 
     def __init__(self, schema: pa.Schema, columns: Sequence[int] | None = None) -> None:
         self.stored = schema
+        self.names = schema.names
+        """Of all columns: PyArrow makes the list anew each time that it is asked for it."""
         self.columns = [*range(len(schema))] if columns is None else [*columns]
         self.is_whole = self.columns == [*range(len(schema))]
         self.schema = pa.schema([schema.field(i) for i in self.columns])
@@ -158,7 +165,7 @@ class ChunkDecoder:
             raise FormatVersionError(msg)
         if frames.encoding == Encoding.FRAMES:
             return _Frames(stored, self, frames, num_rows)
-        check_frame(stored, frames, 0, self.stored.names)
+        check_frame(stored, frames, 0, self.names)
         try:
             return _Message(stored, self, num_rows)
         except _DAMAGE as error:
@@ -260,14 +267,22 @@ class _Frames(OpenChunk):
         edges, stored = frames.edges, memoryview(self._stored)
         views = [stored[edges[frame] : edges[frame + 1]] for frame in wanted]
         for frame, view in zip(wanted, views, strict=True):
-            check_frame(view, frames, frame, decoder.stored.names)
+            check_frame(view, frames, frame, decoder.names)
         try:
-            # One call for all frames; it is an error when they have other than ``num_bytes``.
-            if edges[wanted[-1] + 1] - edges[wanted[0]] == sum(map(len, views)):
-                together = self._stored.slice(edges[wanted[0]], sum(map(len, views)))
-            else:
-                together = b"".join(views)
-            content = _ZSTD.decompress(together, num_bytes)
+            content = self._content(wanted, views, num_bytes)
             return decoder.unpacker.unpack(content, sections, self.num_rows)
         except _DAMAGE as error:
             raise _not_of_this_schema(error) from error
+
+    def _content(self, wanted: list[int], views: list[memoryview], num_bytes: int) -> pa.Buffer:
+        """Decompress frames; it is an error when they have other than ``num_bytes``."""
+        if len(views) == 1 and 0 < num_bytes <= _SMALL_BYTES:
+            content = content_stated(views[0], num_bytes)
+            if content is not None:
+                return content
+        edges = self._frames.edges  # one call for all frames
+        if edges[wanted[-1] + 1] - edges[wanted[0]] == sum(map(len, views)):
+            return _ZSTD.decompress(
+                self._stored.slice(edges[wanted[0]], sum(map(len, views))), num_bytes
+            )
+        return _ZSTD.decompress(b"".join(views), num_bytes)
