@@ -53,14 +53,13 @@ def committed_at(
     transaction: Transaction | None,
 ) -> pa.Table:
     """Return the job that an entry commits: ``sums`` are its map outputs, rows and bytes."""
-    application, of_application = (
-        (None, None) if transaction is None else (transaction.application_id, transaction.number)
-    )
-    row = [job_id, number, False, *sums, application, of_application]
-    return pa.Table.from_arrays(
-        [pa.array([value], field.type) for value, field in zip(row, _SCHEMA, strict=True)],
-        schema=_SCHEMA,
-    )
+    of_transaction = [pa.nulls(1, field.type) for field in list(_SCHEMA)[6:]]
+    if transaction is not None:
+        name, its_number = transaction.application_id, transaction.number
+        of_transaction = [text_array([name]), to_arrow(np.array([its_number]))]
+    before, *after = [to_arrow(np.array([value], np.int64)) for value in (number, *sums)]
+    columns = [text_array([job_id]), before, to_arrow(np.zeros(1, np.bool_)), *after]
+    return pa.Table.from_arrays([*columns, *of_transaction], schema=_SCHEMA)
 
 
 def given_up_at(number: int, job_ids: Sequence[str]) -> pa.Table:

@@ -13,7 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrow_format.arrays.buffers import binary_array, list_array, text_array, to_arrow, to_numpy
+from arrow_format.arrays.buffers import (
+    binary_array,
+    list_array,
+    no_rows,
+    text_array,
+    to_arrow,
+    to_numpy,
+)
 from arrow_format.arrays.selection import take
 from arrow_format.model import (
     FILE_STATISTICS,
@@ -90,6 +97,8 @@ _INTEGERS = [field.name for field in SCHEMA if field.type == pa.int64()]
 def column_in(table: pa.Table, name: str) -> pa.Array:
     """Return a column in one piece."""
     column = table.column(name)
+    if not column.num_chunks:
+        return no_rows(column.type)
     # Arrow copies even a single chunk to combine it.
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 

@@ -115,9 +115,11 @@ def _key_names(shuffle: Shuffle) -> list[str]:
     return list(partition_keys(shuffle) or ())
 
 
-def _parsed_keys(texts: Sequence[str], shuffle: Shuffle) -> pa.Table:
+def _parsed_keys(texts: Sequence[str], shuffle: Shuffle) -> pa.RecordBatch:
     """Return keys given as texts; a value may hold commas, but not ``,COLUMN=`` of a key column."""
     import pyarrow as pa
+
+    from arrow_format.arrays.buffers import binary_array  # pa.array imports pandas
 
     names = _key_names(shuffle)
     between = re.compile(",(?=(?:" + "|".join(map(re.escape, names)) + ")=)")
@@ -132,7 +134,11 @@ def _parsed_keys(texts: Sequence[str], shuffle: Shuffle) -> pa.Table:
             msg = f"--key {text}: expected a value for each key column: {', '.join(names)}"
             raise SchemaError(msg)
         rows.append(row)
-    return pa.Table.from_pylist(rows)
+    columns = {
+        name: binary_array([row.get(name, "").encode() for row in rows], pa.string())
+        for name in rows[0]
+    }
+    return pa.record_batch(columns)
 
 
 def _keys_in(file: Path, shuffle: Shuffle) -> pa.Table:

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -681,13 +682,15 @@ class TestProgram:
         )
         assert completed.stdout.splitlines()[-1] == "[]"
 
-    def test_no_command_imports_spark(self, path):
+    def test_no_command_imports_spark_nor_pandas(self, path, tmp_path):
+        copy = shutil.copytree(path, tmp_path / "copy")
         code = (
             "import sys; from connector.cli.main import main\n"
             f"for command in (['inspect', {path!r}], ['verify', {path!r}],\n"
-            f"                ['head', {path!r}, '--subpartition', '1']):\n"
+            f"                ['head', {path!r}, '--subpartition', '1'],\n"
+            f"                ['delete', '{copy}', '--key', 'k=3', '--yes']):\n"
             "    assert main(command) == 0\n"
-            "assert 'pyspark' not in sys.modules\n"
+            "assert not {'pyspark', 'pandas'} & set(sys.modules)\n"
         )
         subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True)
 
