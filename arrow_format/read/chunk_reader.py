@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from arrow_format.filters.row_filter import RowFilter
     from arrow_format.format.chunk_codec import ChunkDecoder, OpenChunk
     from arrow_format.format.chunk_table import ChunkFrames
+    from arrow_format.format.evolved_chunks import ChunkDecoders
     from arrow_format.model import Int32Array, Int64Array
     from arrow_format.read.partitioned_file import PartitionedFileReader, UnfinishedFile
 
@@ -77,6 +78,16 @@ class ChunkReader:
         self._wanted = wanted
         self._decoder = decoder
         self._read_ahead_bytes = read_ahead_bytes
+
+    def reading(self, decoders: ChunkDecoders) -> ChunkReader:
+        """Return a reader of other columns of the same file."""
+        return ChunkReader(
+            self.index,
+            decoders.of(self.index.metadata.data_schema),
+            read_ahead_bytes=self._read_ahead_bytes,
+            wanted=self._wanted,
+            order=self.order,
+        )
 
     @property
     def added_row_bytes(self) -> int:

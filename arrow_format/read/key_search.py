@@ -6,28 +6,40 @@ of any other the key columns of all rows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 
 from arrow_format.format.evolved_chunks import ChunkDecoders
 from arrow_format.format.regions import RegionKind
 from arrow_format.read.buffer_pool import ReadBufferPool
 from arrow_format.read.chunk_reader import READ_AHEAD_BYTES, ChunkReader
-from arrow_format.read.plan import ChunkRead
+from arrow_format.read.plan import ChunkRead, plan_wanted
 from arrow_format.read.scheduler import ReadScheduler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    import pyarrow as pa
     from numpy.typing import NDArray
 
+    from arrow_format.filters.row_filter import RowFilter
     from arrow_format.format.regions import Region
     from arrow_format.keys.key_set import KeySet
     from arrow_format.model import Int32Array, Int64Array
     from arrow_format.read.partitioned_file import PartitionedFileReader
+
+Planned: TypeAlias = "tuple[ChunkReader, Iterable[ChunkRead]]"
+"""A data file, and chunks of it by offset."""
+
+LOOKED_AT_FILES = 64
+"""Files whose chunks are compared together, at most."""
+
+LOOKED_AT_BYTES = 4 << 20
+"""Of the columns that decide, of the chunks that are compared together."""
 
 
 @dataclass(slots=True)
@@ -69,36 +81,124 @@ def search(
     decoders = ChunkDecoders(schema, columns)
     by_file: dict[int, Matches] = {}
 
-    def planned() -> Iterator[tuple[ChunkReader, Iterable[ChunkRead]]]:
+    def planned() -> Iterator[Planned]:
         for order, index in enumerate(files):
             decoder = decoders.of(index.metadata.data_schema)
             source = ChunkReader(index, decoder, wanted="a search by key", order=order)
-            yield source, source.wanted(_chunks_to_search(index, keys.wanted))
+            is_wanted = keys.wanted if index.file.placed else np.ones_like(keys.wanted)
+            yield source, source.wanted(plan_wanted(index.regions, is_wanted))
 
     scheduler = ReadScheduler(ReadBufferPool(READ_AHEAD_BYTES))
     with scheduler.add_reader(planned()) as fetched:
-        for source, chunk, stored in fetched:
-            batch = source.decode(chunk, stored)
-            del stored
-            region = source.index.regions[chunk.part]
-            ids = None
-            if source.index.file.placed:
-                n = source.index.metadata.num_subpartitions
-                ids = subpartitions_in(region, chunk, n)
-            are_among = keys.among(batch.columns, ids)
-            if are_among.any():
+        for run in _runs(
+            _decoded(fetched, on_bytes), lambda one: (one.source.order, one.chunk.part)
+        ):
+            among = partial(keys.among, subpartitions=_subpartitions_of(run, len(keys.wanted)))
+            for (source, chunk, *_), rows in _matching(run, among):
                 matches = by_file.setdefault(source.order, Matches())
                 matches.regions.add(chunk.region)
                 left = source.rows_left(chunk)
-                rows = np.flatnonzero(are_among)
                 if left is not None:
                     rows = np.intersect1d(rows, left, assume_unique=True)
                 matches.num_rows += len(rows)
                 if with_rows and len(rows):
-                    start, _ = region.chunk_rows(chunk.chunk)
-                    matches.rows.setdefault(chunk.region, []).append(rows + start)
-            on_bytes(chunk.num_bytes)
+                    start, _ = source.index.regions[chunk.part].chunk_rows(chunk.chunk)
+                    places = start + chunk.first_row + rows
+                    matches.rows.setdefault(chunk.region, []).append(places)
     return by_file
+
+
+def with_matches(
+    planned: Iterable[Planned], where: RowFilter, decoders: ChunkDecoders
+) -> Iterator[Planned]:
+    """Yield the chunks of a plan that have rows of a filter, and of each the fewest adjacent rows.
+
+    The columns that decide, which ``decoders`` return, are read before the others. Where that is
+    half of the bytes of a file, it would save little, and chunks are left as they are.
+    """
+    files = iter(planned)
+    while window := [(source, [*chunks]) for source, chunks in islice(files, LOOKED_AT_FILES)]:
+        looks: dict[int, Planned] = {}
+        for source, chunks in window:
+            look = source.reading(decoders)
+            first = [*look.wanted(chunks)]
+            if 2 * sum(one.num_bytes for one in first) < sum(one.num_bytes for one in chunks):
+                looks[source.order] = look, first
+        found: dict[tuple[int, int, int], Int64Array] = {}
+        scheduler = ReadScheduler(ReadBufferPool(LOOKED_AT_BYTES), read_ahead=False)
+        with scheduler.add_reader(looks.values()) as fetched:
+            for run in _runs(_decoded(fetched), lambda _: None):
+                for one, rows in _matching(run, where.mask):
+                    found[one.source.order, one.chunk.part, one.chunk.chunk] = rows
+        for source, chunks in window:
+            if source.order in looks:
+                rows_of = [found.get((source.order, one.part, one.chunk)) for one in chunks]
+                chunks = [
+                    replace(
+                        one,
+                        first_row=one.first_row + int(rows[0]),
+                        end_row=one.first_row + int(rows[-1]) + 1,
+                    )
+                    for one, rows in zip(chunks, rows_of, strict=True)
+                    if rows is not None
+                ]
+            if chunks:
+                yield source, chunks
+
+
+class _Decoded(NamedTuple):
+    """The rows that are wanted of a chunk."""
+
+    source: ChunkReader
+    chunk: ChunkRead
+    columns: list[pa.Array]
+    num_bytes: int
+    """That they keep in memory: all rows of the chunk."""
+
+
+def _decoded(
+    fetched: Iterable[tuple[ChunkReader, ChunkRead, pa.Buffer]],
+    on_bytes: Callable[[int], object] = int,
+) -> Iterator[_Decoded]:
+    for source, chunk, stored in fetched:
+        batch = source.decode(chunk, stored)
+        rows = batch.slice(chunk.first_row, chunk.end_row - chunk.first_row)
+        yield _Decoded(source, chunk, rows.columns, batch.nbytes)
+        on_bytes(chunk.num_bytes)
+
+
+def _runs(
+    decoded: Iterable[_Decoded], of: Callable[[_Decoded], object]
+) -> Iterator[list[_Decoded]]:
+    """Yield chunks that are compared together: a call for each takes longer than the comparison.
+
+    All of a run have the same ``of``.
+    """
+    run: list[_Decoded] = []
+    num_bytes = 0
+    for one in decoded:
+        if run and (num_bytes >= LOOKED_AT_BYTES or of(one) != of(run[0])):
+            yield run
+            run, num_bytes = [], 0
+        run.append(one)
+        num_bytes += one.num_bytes
+    if run:
+        yield run
+
+
+def _matching(
+    run: Sequence[_Decoded], mask: Callable[[list[pa.Array]], NDArray[np.bool_]]
+) -> Iterator[tuple[_Decoded, Int64Array]]:
+    """Yield the chunks of which a mask takes rows, with these, counted from the first wanted."""
+    together = [
+        pa.concat_arrays(parts) for parts in zip(*(one.columns for one in run), strict=True)
+    ]
+    rows = np.flatnonzero(mask(together))
+    edges = np.cumsum([0, *(len(one.columns[0]) for one in run)])
+    cuts = np.searchsorted(rows, edges).tolist()
+    for one, edge, first, end in zip(run, edges.tolist(), cuts, cuts[1:], strict=False):
+        if first < end:
+            yield one, rows[first:end] - edge
 
 
 def subpartitions_in(region: Region, chunk: ChunkRead, num_subpartitions: int) -> Int32Array | None:
@@ -111,32 +211,18 @@ def subpartitions_in(region: Region, chunk: ChunkRead, num_subpartitions: int) -
     )
 
 
-def _chunks_to_search(
-    index: PartitionedFileReader, wanted: NDArray[np.bool_]
-) -> Iterator[ChunkRead]:
-    """Yield the chunks, whole, that may hold rows of wanted subpartitions, by offset."""
-    for number, region in enumerate(index.regions):
-        table = region.chunks
-        is_searched = np.ones(len(table), np.bool_)
-        if index.file.placed:
-            is_searched = _holds_wanted(region, wanted)
-        for chunk in np.flatnonzero(is_searched).tolist():
-            start, stop = region.chunk_rows(chunk)
-            offset, length = int(table.offset[chunk]), int(table.length[chunk])
-            yield ChunkRead(number, chunk, 0, stop - start, offset, length, number)
-
-
-def _holds_wanted(region: Region, wanted: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return whether each chunk of a region holds rows of wanted subpartitions."""
-    starts = region.chunks.first_row
-    if region.kind is RegionKind.BROADCAST:
-        return np.ones(len(starts), np.bool_)
-    ids, counts = region.subpartition_rows(len(wanted))
-    at = np.flatnonzero(wanted[ids] & (counts > 0))
-    offsets = region.row_offsets
-    first = np.searchsorted(starts, offsets[at], side="right") - 1
-    end = np.searchsorted(starts, offsets[at + 1], side="left")
-    edges = np.zeros(len(starts) + 1, np.int64)
-    np.add.at(edges, first, 1)
-    np.add.at(edges, end, -1)
-    return np.cumsum(edges)[:-1] > 0
+def _subpartitions_of(run: Sequence[_Decoded], num_subpartitions: int) -> Int32Array | None:
+    """Return the subpartition of each row of chunks of a region; None where that says nothing."""
+    index = run[0].source.index
+    region = index.regions[run[0].chunk.part]
+    if region.kind is RegionKind.BROADCAST or not index.file.placed:
+        return None
+    starts = [region.chunk_rows(one.chunk.chunk)[0] for one in run]
+    first = starts[0] + run[0].chunk.first_row
+    ids = region.subpartitions_of_rows(first, starts[-1] + run[-1].chunk.end_row, num_subpartitions)
+    return np.concatenate(
+        [
+            ids[start + one.chunk.first_row - first : start + one.chunk.end_row - first]
+            for start, one in zip(starts, run, strict=True)
+        ]
+    )

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain, pairwise
-from operator import attrgetter
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from arrow_format.arrays.row_sizes import runs_within
 from arrow_format.errors import OptionError
+from arrow_format.format.regions import RegionKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
 
     from arrow_format.format.regions import Region
     from arrow_format.model import Int64Array
@@ -98,10 +100,6 @@ def plan_chunks(
                 )
 
 
-MOST_RANGES = 64
-"""Ranges of subpartitions that are planned one by one; of more, the nearest are joined."""
-
-
 def plan_ranges(
     regions: Sequence[Region],
     ranges: Sequence[tuple[int, int]],
@@ -115,31 +113,43 @@ def plan_ranges(
     """
     if not ranges:
         return ()
-    plans = [
-        plan_chunks(regions, first, end, num_subpartitions, first_region=first_region)
-        for first, end in joined_ranges(ranges, MOST_RANGES)
-    ]
-    if len(plans) == 1:
-        return plans[0]
-    found: dict[tuple[int, int], ChunkRead] = {}
-    for chunk in chain.from_iterable(plans):
-        other = found.get((chunk.part, chunk.chunk), chunk)
-        found[chunk.part, chunk.chunk] = replace(
-            chunk,
-            first_row=min(chunk.first_row, other.first_row),
-            end_row=max(chunk.end_row, other.end_row),
-        )
-    return sorted(found.values(), key=attrgetter("offset", "part"))
+    if len(ranges) == 1:
+        (first, end), n = ranges[0], num_subpartitions
+        return plan_chunks(regions, first, end, n, first_region=first_region)
+    is_wanted = np.zeros(num_subpartitions, np.bool_)
+    for first, end in ranges:
+        is_wanted[first:end] = True
+    return plan_wanted(regions, is_wanted, first_region=first_region)
 
 
-def joined_ranges(ranges: Sequence[tuple[int, int]], most: int) -> Sequence[tuple[int, int]]:
-    """Return ascending ranges as at most so many: where the gaps are smallest, they are joined."""
-    if len(ranges) <= most:
-        return ranges
-    gaps = np.array([after[0] - before[1] for before, after in pairwise(ranges)])
-    kept = np.sort(np.argsort(gaps, kind="stable")[len(ranges) - most :])
-    edges = [0, *(kept + 1).tolist(), len(ranges)]
-    return [(ranges[start][0], ranges[stop - 1][1]) for start, stop in pairwise(edges)]
+def plan_wanted(
+    regions: Sequence[Region], is_wanted: NDArray[np.bool_], *, first_region: int = 0
+) -> Iterator[ChunkRead]:
+    """Yield the chunks that hold rows of wanted subpartitions, as :func:`plan_ranges` does.
+
+    ``is_wanted`` says it of each subpartition.
+    """
+    for part, region in enumerate(regions, first_region):
+        table, first, end = region.chunks, np.zeros(1, np.int64), np.array([region.num_rows])
+        if region.kind is RegionKind.UNICAST:
+            ids, counts = region.subpartition_rows(len(is_wanted))
+            at = np.flatnonzero(is_wanted[ids] & (counts > 0))
+            first, end = region.row_offsets[at], region.row_offsets[at + 1]
+        # Of the extents, which ascend: the first that ends in a chunk, and the last that begins.
+        starts, stops = table.first_row, table.first_row + table.num_rows
+        least = np.searchsorted(end, starts, side="right")
+        most = np.searchsorted(first, stops, side="left") - 1
+        for chunk in np.flatnonzero(least <= most).tolist():
+            start, stop = int(starts[chunk]), int(stops[chunk])
+            yield ChunkRead(
+                region.number,
+                chunk,
+                max(int(first[least[chunk]]) - start, 0),
+                min(int(end[most[chunk]]), stop) - start,
+                int(table.offset[chunk]),
+                int(table.length[chunk]),
+                part,
+            )
 
 
 def with_frames(

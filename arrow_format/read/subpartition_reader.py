@@ -21,6 +21,7 @@ from arrow_format.log.reader import translate_gone
 from arrow_format.read.chunk_reader import ChunkReader, Tested
 from arrow_format.read.index_cache import IndexCache
 from arrow_format.read.kept_chunks import KeptAside, KeptChunk, KeptChunks, pinned_bytes
+from arrow_format.read.key_search import with_matches
 from arrow_format.read.plan import ChunkRead, plan_ranges
 from arrow_format.read.scheduler import ReadScheduler
 from arrow_format.read.selection import select_chunks
@@ -163,6 +164,7 @@ class SortMergeSubpartitionReader:
             decoded += [i for i in tested if i not in decoded]
             positions = tuple(decoded.index(i) for i in tested)
             self._tested = Tested(selection.where, positions, len(self._columns))
+            self._deciding = ChunkDecoders(self._data_schema, tested)
         self._decoders = ChunkDecoders(self._data_schema, decoded)
 
     @property
@@ -171,7 +173,7 @@ class SortMergeSubpartitionReader:
         return pa.schema([self._data_schema.field(i) for i in self._columns])
 
     def __iter__(self) -> Iterator[Rows]:
-        return self.rows(self.planned(), self._kept)
+        return self.rows(self._to_read(), self._kept)
 
     def runs(self, max_bytes: int, row_bytes: int = 0) -> list[Iterator[Rows]]:
         """Return the rows of each part of a region as an iterator of its own, in reading order.
@@ -190,7 +192,7 @@ class SortMergeSubpartitionReader:
         """
         runs = [
             (source, list(chunks))
-            for source, planned in self.planned()
+            for source, planned in self._to_read()
             for _, chunks in groupby(planned, key=lambda chunk: chunk.part)
         ]
         resident_bytes = sum(
@@ -200,6 +202,16 @@ class SortMergeSubpartitionReader:
             return [self.rows([run]) for run in runs]
         slice_bytes = max(max_bytes // (2 * len(runs)), MIN_SLICE_BYTES)
         return [self._slices(source, chunks, slice_bytes, row_bytes) for source, chunks in runs]
+
+    def _to_read(self) -> Iterator[tuple[ChunkReader, Iterable[ChunkRead]]]:
+        """Yield what is planned, without the chunks that turn out to have no row of given keys.
+
+        All are read where their rows are checked, whatever their keys.
+        """
+        selection, planned = self._selection, self.planned()
+        if selection is None or selection.of_keys is None or self._placement is not None:
+            return planned
+        return with_matches(planned, selection.where, self._deciding)
 
     def planned(
         self, files: NDArray[np.bool_] | None = None

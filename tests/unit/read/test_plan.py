@@ -196,40 +196,21 @@ def test_nothing_wanted_reads_nothing():
     assert list(plan_chunks([region], 1, 4, 5)) == []
 
 
-@given(files(), st.integers(1, 4), st.data())
-def test_more_ranges_than_are_planned_one_by_one(case, most, data):
+@given(files(), st.data())
+def test_several_ranges_are_the_chunks_of_each(case, data):
     n, regions, *_ = case
     edges = sorted(data.draw(st.sets(st.integers(0, n), min_size=2)))
     ranges = [*zip(edges[::2], edges[1::2], strict=False)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan, "MOST_RANGES", most)
-        found = list(plan.plan_ranges(regions, ranges, n))
-    read = {
-        (chunk.region, row + int(regions[chunk.region].chunks.first_row[chunk.chunk]))
-        for chunk in found
-        for row in range(chunk.first_row, chunk.end_row)
+    expected: dict[tuple[int, int], list[int]] = {}
+    for first, end in ranges:
+        for chunk in plan_chunks(regions, first, end, n):
+            rows = expected.setdefault((chunk.region, chunk.chunk), [])
+            rows += [chunk.first_row, chunk.end_row]
+    found = list(plan.plan_ranges(regions, ranges, n))
+    assert {(one.region, one.chunk): (one.first_row, one.end_row) for one in found} == {
+        key: (min(rows), max(rows)) for key, rows in expected.items()
     }
-    for number, region in enumerate(regions):
-        for first, end in ranges:
-            assert {(number, row) for row in rows_by_walking(region, n, first, end)} <= read
     assert [chunk.offset for chunk in found] == sorted({chunk.offset for chunk in found})
-
-
-@pytest.mark.parametrize(
-    ("most", "expected"),
-    [
-        (9, [(0, 1), (3, 4), (5, 7), (20, 21), (22, 30)]),
-        (5, [(0, 1), (3, 4), (5, 7), (20, 21), (22, 30)]),
-        (4, [(0, 1), (3, 7), (20, 21), (22, 30)]),
-        (3, [(0, 1), (3, 7), (20, 30)]),
-        (2, [(0, 7), (20, 30)]),
-        (1, [(0, 30)]),
-    ],
-)
-def test_ranges_are_joined_where_the_gaps_are_smallest(most, expected):
-    ranges = [(0, 1), (3, 4), (5, 7), (20, 21), (22, 30)]
-    assert plan.joined_ranges(ranges, most) == expected
-    assert plan.joined_ranges([], most) == []
 
 
 @pytest.mark.parametrize("wanted", [range(-1, 4), range(5), range(4, -1, -1), range(10**12)])

@@ -1,0 +1,83 @@
+"""Lookups read the key columns first, and the others of those chunks alone that have a key."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from arrow_format import WriteOptions, delete_rows, merge_shuffle, open_shuffle, write_shuffle
+from arrow_format.read.open_files import OpenFiles
+from arrow_format.storage.local import PosixStorage
+
+ROWS, N = 6_000, 7
+OPTIONS = WriteOptions(sync=False, chunk_bytes=1 << 14, sort_buffer_bytes=1 << 20)
+
+
+def batch_of(seed, num_columns=12):
+    random = np.random.default_rng(seed)
+    numbers = random.integers(0, 4_000, ROWS)
+    text = pa.array([None if i % 97 == 0 else f"t{i % 3}" for i in numbers.tolist()])
+    others = {f"c{i}": random.random(ROWS) for i in range(num_columns)}
+    return pa.record_batch({"c": random.random(ROWS), "k": numbers, "t": text, **others})
+
+
+@pytest.fixture(scope="module", params=["appended", "masked", "merged"])
+def path(request, tmp_path_factory):
+    path = str(tmp_path_factory.mktemp("shuffle"))
+    for seed in range(3):
+        write_shuffle(
+            [batch_of(seed)], path, num_subpartitions=N, keys=("k", "t"), mode="append",
+            options=OPTIONS,
+        )  # fmt: skip
+    if request.param != "appended":
+        gone = batch_of(1).select(["k", "t"]).slice(0, 40)
+        delete_rows(path, gone, erase=False)
+    if request.param == "merged":
+        merge_shuffle(path)
+    return path
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """Return the bytes of each read."""
+    lengths = []
+    real = OpenFiles.read
+
+    def counted(self, file, ranges):
+        lengths.extend(length for _, length in ranges)
+        return real(self, file, ranges)
+
+    monkeypatch.setattr(OpenFiles, "read", counted)
+    return lengths
+
+
+@pytest.mark.parametrize("gap", [0, 3_000, 1 << 20])
+@pytest.mark.parametrize("columns", [None, ["c5", "k"], ["t", "k"], []])
+def test_a_lookup_is_the_whole_read_filtered(path, gap, columns, monkeypatch):
+    monkeypatch.setattr(PosixStorage, "gap_bytes", gap)
+    shuffle = open_shuffle(path)
+    whole = shuffle.read().read_all()
+    keys = pa.concat_tables(
+        [whole.select(["k", "t"]).slice(start, 3) for start in (5, 900, 8_000, 14_000)]
+        + [pa.table({"k": [97, -5], "t": [None, "none has it"]}, whole.select(["k", "t"]).schema)]
+    )
+    wanted = {tuple(row.values()) for row in keys.to_pylist()}
+    rows = [i for i, row in enumerate(whole.select(["k", "t"]).to_pylist())
+            if tuple(row.values()) in wanted]  # fmt: skip
+    expected = whole.take(rows)
+    found = shuffle.lookup(keys, columns=columns).read_all()
+    assert found.equals(expected if columns is None else expected.select(columns))
+    where = pc.field("c1") < 0.5
+    found = shuffle.where(where).lookup(keys).read_all()
+    assert found.equals(expected.filter(where))
+
+
+def test_what_has_no_key_is_not_read_whole(path, read, monkeypatch):
+    monkeypatch.setattr(PosixStorage, "gap_bytes", 0)
+    shuffle = open_shuffle(path)
+    absent = {"k": -1, "t": "t1"}
+    assert shuffle.lookup(absent).read_all().num_rows == 0
+    of_keys = sum(read)
+    read.clear()
+    shuffle.subpartition(shuffle.subpartition_of(**absent)).read_all()
+    assert 0 < 5 * of_keys < sum(read)
