@@ -6,8 +6,10 @@ Each version replaces the one before, and breaks one rule of ``docs/format/``; t
 from __future__ import annotations
 
 import json
+import struct
 import zlib
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +19,7 @@ import zstandard
 from arrow_format import RoundRobinPartitioner
 from arrow_format.format.batch_frame import decode_batch, decode_table, encode_batch, encode_table
 from arrow_format.format.index_blocks import BLOCK_SCHEMA
-from arrow_format.format.index_file import assemble
+from arrow_format.format.index_file import MAGIC, TAIL_BYTES, assemble, directory_place
 from arrow_format.format.masks import RowMask
 from arrow_format.log.framing import from_frame
 from arrow_format.log.names import entry_path
@@ -67,6 +69,8 @@ class Version:
     """Changes what the entry says of its sections."""
     behind: bytes = b""
     """Bytes behind the sections."""
+    before_blocks: bytes = b""
+    """Bytes of the index that are of no block."""
 
     @property
     def file(self) -> dict[str, Any]:
@@ -94,13 +98,24 @@ class Version:
         self.part["frame_length"], self.part["frame_crc32"] = [len(frame)], [zlib.crc32(frame)]
         if columns is not None:
             self.part["column_raw_length"] = [len(column) for column in columns]
-        self.put_data(self.data[:place] + frame)
+        self.put_data(self.data[:place] + frame + bytes(-len(frame) % 8))
 
     def put_column(self, number: int, column: bytes) -> None:
         """Put another packed column in the place of one."""
         columns = self.columns()
         columns[number] = column
         self.put_frame(zstandard.compress(b"".join(columns)), columns)
+
+    def other_bytes(self) -> bytes:
+        """Return the bytes of the data file that belong to no chunk."""
+        of_chunks = np.zeros(len(self.data), np.bool_)
+        for part in (part for parts in self.blocks for part in parts):
+            at, frames = 0, iter(part["frame_length"])
+            for gap, num_frames in zip(part["chunk_gap"], part["chunk_frames"], strict=False):
+                length = sum(islice(frames, num_frames))
+                of_chunks[at + gap : at + gap + length] = True
+                at += gap + length
+        return np.frombuffer(self.data, np.uint8)[~of_chunks].tobytes()
 
     def put_data(self, data: bytes) -> None:
         """Put another data file in the place of this one; all sums fit again."""
@@ -109,6 +124,14 @@ class Version:
         self.directory["data_bytes"] += more
         self.add(num_bytes=more)
         self.file["data_bytes"] += more
+
+    def put_mask(self, frame: bytes, num_rows: int) -> None:
+        """Put a mask of so many rows; totals are left to the caller."""
+        self.file["num_rows"] -= num_rows
+        self.head["num_rows"] -= num_rows
+        self.head["state"]["readers"] = ["masks"]
+        self.file.update(mask_rows=num_rows, mask_number=self.head["number"], mask=frame)
+        self.file.update(mask_length=len(frame), mask_crc32=zlib.crc32(frame))
 
     def add(self, **more: int) -> None:
         """Add to sums of the entry."""
@@ -144,6 +167,7 @@ def change(golden: Golden, number: int, how: Callable[[Version], object]) -> Non
         data,
     )
     how(version)
+    version.directory["frame_crc32"] = zlib.crc32(version.other_bytes())
     encoded = [
         encode_batch(pa.RecordBatch.from_pylist(parts, BLOCK_SCHEMA)) for parts in version.blocks
     ]
@@ -151,10 +175,25 @@ def change(golden: Golden, number: int, how: Callable[[Version], object]) -> Non
         version.directory,
         [(*of, block, b"") for of, block in zip(version.ranges, encoded, strict=True)],
     )
+    if version.before_blocks:
+        index = shifted(index, version.before_blocks)
     version.file.update(said_of(index))
     (path / f"{name}.shuffle.index").write_bytes(index)
     (path / f"{name}.shuffle.data").write_bytes(version.data)
     (path / entry_path(number)).write_bytes(sealed(version))
+
+
+def shifted(index: bytes, more: bytes) -> bytes:
+    """Return an index with more bytes behind its magic."""
+    length, _ = directory_place(index)
+    directory = json.loads(zstandard.decompress(index[-TAIL_BYTES - length : -TAIL_BYTES]))
+    for place in directory["blocks"]:
+        place[2] += len(more)
+        place[5] += len(more)
+    directory["other_crc32"] = zlib.crc32(MAGIC + more)
+    frame = zstandard.compress(json.dumps(directory).encode())
+    tail = struct.pack("<II", len(frame), zlib.crc32(frame)) + MAGIC
+    return b"".join([MAGIC, more, index[len(MAGIC) : -TAIL_BYTES - length], frame, tail])
 
 
 def sealed(version: Version) -> bytes:
@@ -317,8 +356,8 @@ DIRECTORY: Mapping[str, Callable[[Version], object]] = {
 # Of the data
 
 
-def _node(width: int, base: int, *buffers: bytes, flags: int = 0, digits: int = 0) -> bytes:
-    """Return a packed column of one node."""
+def node(width: int, base: int, *buffers: bytes, flags: int = 0, digits: int = 0) -> bytes:
+    """Return a packed column of one node, with padding of zeros."""
     head = bytes([flags, width, digits, *bytes(5)]) + base.to_bytes(8, "little", signed=True)
     return head + b"".join(buffer + bytes(-len(buffer) % 8) for buffer in buffers)
 
@@ -334,17 +373,17 @@ def _shorter(version: Version) -> None:
 DATA: Mapping[str, Callable[[Version], object]] = {
     "a frame that is longer than its columns": _longer,
     "a frame that is shorter than its columns": _shorter,
-    "a flag that is none": lambda v: v.put_column(0, _node(1, 0, b"\1\2\3", flags=2)),
-    "a width that is none": lambda v: v.put_column(0, _node(3, 0, bytes(9))),
-    "a width of more bytes than the type": lambda v: v.put_column(0, _node(8, 0, bytes(24))),
-    "more digits than 15": lambda v: v.put_column(1, _node(1, 0, b"\1\2\3", digits=16)),
-    "a float of 8 bytes that is a number": lambda v: v.put_column(1, _node(8, 0, bytes(24))),
-    "a negative base of lengths": lambda v: v.put_column(2, _node(1, -1, b"\2\1\1", b"a")),
-    "lengths of 8 bytes": lambda v: v.put_column(2, _node(8, 0, bytes(24))),
-    "lengths that add up to too much": lambda v: v.put_column(2, _node(1, (1 << 31) - 1, bytes(3))),
-    "a text that ends behind its column": lambda v: v.put_column(2, _node(1, 0, b"\1\0\x09", b"a")),
+    "a flag that is none": lambda v: v.put_column(0, node(1, 0, b"\1\2\3", flags=2)),
+    "a width that is none": lambda v: v.put_column(0, node(3, 0, bytes(9))),
+    "a width of more bytes than the type": lambda v: v.put_column(0, node(8, 0, bytes(24))),
+    "more digits than 15": lambda v: v.put_column(1, node(1, 0, b"\1\2\3", digits=16)),
+    "a float of 8 bytes that is a number": lambda v: v.put_column(1, node(8, 0, bytes(24))),
+    "a negative base of lengths": lambda v: v.put_column(2, node(1, -1, b"\2\1\1", b"a")),
+    "lengths of 8 bytes": lambda v: v.put_column(2, node(8, 0, bytes(24))),
+    "lengths that add up to too much": lambda v: v.put_column(2, node(1, (1 << 31) - 1, bytes(3))),
+    "a text that ends behind its column": lambda v: v.put_column(2, node(1, 0, b"\1\0\x09", b"a")),
     "bytes behind the buffers of a column": lambda v: v.put_column(
-        0, _node(1, 0, b"\1\2\3", bytes(8))
+        0, node(1, 0, b"\1\2\3", bytes(8))
     ),
 }
 
@@ -387,18 +426,9 @@ MESSAGE: Mapping[str, Callable[[Version], object]] = {
 
 def _mask(version: Version, region: int, rows: list[int], stated: int | None = None) -> None:
     """Mask rows of the file."""
-    frame = RowMask.of({region: np.array(rows)}).encode()
     number = len(rows) if stated is None else stated
-    version.file.update(
-        num_rows=3 - number,
-        mask_rows=number,
-        mask_number=version.head["number"],
-        mask=frame,
-        mask_length=len(frame),
-        mask_crc32=zlib.crc32(frame),
-    )
-    version.add(num_rows=-number)
-    version.head["state"]["readers"] = ["masks"]
+    version.put_mask(RowMask.of({region: np.array(rows)}).encode(), number)
+    version.totals[0]["num_rows"] -= number
 
 
 MASK: Mapping[str, Callable[[Version], object]] = {

@@ -51,9 +51,10 @@ from arrow_format.model import Transaction
 from arrow_format.storage.open import open_storage
 from arrow_format.streaming.flush_pending import flush_pending
 from tests.compat import golden as golden_module
-from tests.compat import later, schemas
+from tests.compat import later, rare, schemas
 from tests.compat.contradictions import RULES, contradictions
 from tests.compat.golden import ELSEWHERE, Golden, fixed_ids, flights, moved
+from tests.compat.rare import put_range
 from tests.support.consumers import ConsumerRegistry
 
 if TYPE_CHECKING:
@@ -311,7 +312,7 @@ def transactions() -> None:
     golden = Golden("transactions", 3, HashPartitioner("id"))
     golden.commit("errorifexists", [flights(0, 20)], Transaction("a-query", 0))
     golden.commit("append", [flights(20, 20)], Transaction("a-query", 1))
-    checkpoint(golden, 2)
+    put_range(golden, 2)
     golden.commit("append", [flights(40, 5)])
     golden.commit("append", [flights(45, 20)], Transaction("a-query", 2))
     path, options = str(golden.directory / "shuffle"), golden.options
@@ -321,14 +322,6 @@ def transactions() -> None:
     golden.expect(5, [flights(0, 0)])
     golden.commit("append", [flights(50, 1)])
     delete_rows(path, {"id": [-1]}, transaction=("forget", 2), options=options)
-
-
-def checkpoint(golden: Golden, number: int) -> None:
-    """Put the checkpoint of a number, which a commit does not do so early."""
-    log = CommitLog(open_storage(str(golden.directory / "shuffle")))
-    newest = log.view().last
-    assert newest is not None
-    log.put_checkpoint(newest, number)
 
 
 def results() -> None:
@@ -363,7 +356,7 @@ def waiting() -> None:
     storage = open_storage(str(golden.directory / "shuffle"))
     flush_pending(storage, options=WriteOptions(sync=False))
     golden.commit("append", [held[2]], Transaction("a-query", 2), pending=True)
-    checkpoint(golden, 4)
+    put_range(golden, 4)
     golden.commit("append", [flights(40, 5)])
 
 
@@ -595,6 +588,15 @@ ALL: tuple[tuple[int, Callable[[], None]], ...] = (
         (44_000 + 1_000 * number, partial(contradictions, f"contradictions_{name}", rules, **how))
         for number, (name, rules, how) in enumerate(RULES)
     ),
+    (50_000, rare.rare_log),
+    (51_000, rare.blank_entries),
+    (52_000, rare.rare_blocks),
+    (53_000, rare.two_files),
+    (54_000, rare.both_codecs),
+    (55_000, rare.widened),
+    (56_000, rare.sorted_values),
+    (57_000, rare.rare_bytes),
+    (58_000, rare.rare_releases),
 )
 
 

@@ -31,8 +31,9 @@ def test_every_entry_and_range_is_as_its_schema_says():
     schema = json.loads((SCHEMAS / "entry.schema.json").read_bytes())
     validator = jsonschema.Draft202012Validator(schema)
     entries = [
-        *HERE.glob("*/shuffle/commit_log/*/*.entry"),
-        *HERE.glob("*/shuffle/commit_log/*/*.range"),
+        path
+        for kind in ("entry", "range")
+        for path in HERE.glob(f"*/shuffle/commit_log/*/{'[0-9]' * 20}.{kind}")
     ]
     for path in entries:
         validator.validate(json.loads(path.read_bytes().partition(b"\n")[0]))
