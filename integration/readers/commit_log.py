@@ -38,11 +38,6 @@ _SECTIONS = {
     ],
     "removed": fields(string="key"),
     "totals": fields(int64="num_rows num_bytes"),
-    "jobs": [
-        *fields(string="job_id") + fields(int64="number", bool_="fenced"),
-        *fields(int64="num_outputs num_rows num_bytes", string="application"),
-        *fields(int64="transaction"),
-    ],
 }
 
 

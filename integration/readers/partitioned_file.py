@@ -29,19 +29,14 @@ from integration.readers.packed_columns import num_nodes, unpack
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_LISTS = {
-    **dict.fromkeys(("subpartition_gap", "subpartition_rows"), pa.uint32()),
-    **dict.fromkeys(("chunk_rows", "chunk_gap"), pa.int64()),
-    "chunk_encoding": pa.uint8(),
-    **dict.fromkeys(("chunk_frames", "column_frame"), pa.int32()),
-    **dict.fromkeys(("column_raw_length", "frame_length"), pa.int64()),
-    "frame_crc32": pa.uint32(),
-}
+_LISTS = [
+    *fields(uint32="subpartition_gap subpartition_rows", int64="chunk_rows chunk_gap"),
+    *fields(uint8="chunk_encoding", int32="chunk_frames column_frame"),
+    *fields(int64="column_raw_length frame_length", uint32="frame_crc32"),
+]
 _BLOCK = pa.schema(
-    [
-        *fields(int32="region", uint8="kind", int64="first_row num_rows rows_before"),
-        *((name, pa.list_(kind)) for name, kind in _LISTS.items()),
-    ]
+    fields(int32="region", uint8="kind", int64="first_row num_rows rows_before")
+    + [(name, pa.list_(kind)) for name, kind in _LISTS]
 )
 _MASK = pa.schema(fields(int32="region", int64="first_row", binary="rows"))
 
@@ -94,6 +89,10 @@ class _Chunk(NamedTuple):
         check(self.num_rows == 1 or raw <= 8 << 20, self)
 
 
+_Part = tuple[dict[str, Any], np.ndarray, list[_Chunk]]
+"""A row of a block, the subpartition of each of its rows, and its chunks."""
+
+
 class PartitionedFile:
     """A file of a map output, read as a version of some shape."""
 
@@ -110,11 +109,9 @@ class PartitionedFile:
         index = _below(root, file["path"] + ".shuffle.index")
         place = file["index_bytes"] - 16 - file["directory_bytes"], file["directory_bytes"]
         directory = parsed(one_frame(_read(index, *place, file["directory_crc32"])))
-        for names, of in (
-            (("job_id", "map_task", "attempt"), output),
-            (("num_subpartitions", "data_bytes"), file),
-        ):
-            check(all(directory[name] == of[name] for name in names), index)
+        said = {**file, **output}
+        for name in ("job_id", "map_task", "attempt", "num_subpartitions", "data_bytes"):
+            check(directory[name] == said[name], f"{name} of {index}")
         stored = schema_of(directory["data_schema"])
         self._schema = schema_of(shape["data_schema"])
         columns = _columns(stored, output["column_ids"])
@@ -132,9 +129,7 @@ class PartitionedFile:
             if of in columns and not _is_wider(into.kind, source.kind):
                 stored = stored.set(source.position, pa.field(source.name, into.kind))
         self._stored = stored
-        self._parts: dict[int, list[tuple[dict[str, Any], np.ndarray, list[_Chunk]]]] = defaultdict(
-            list
-        )
+        self._parts: dict[int, list[_Part]] = defaultdict(list)
         for first, end, *place, crc32, _, _, _ in directory["blocks"]:
             for part in section(_read(index, *place, crc32), _BLOCK).to_pylist():
                 if part["kind"] > 1:
@@ -260,9 +255,12 @@ class PartitionedFile:
 
 
 def _is_wider(new: pa.DataType, old: pa.DataType) -> bool:
-    """Whether values of one type must become those of another."""
+    """Whether values of one type must become those of another, which may have more bits."""
     numbers = pt.is_integer, pt.is_floating, pt.is_decimal
-    return new != old and any(of(old) and of(new) for of in numbers)
+    if new == old or not any(of(old) and of(new) for of in numbers):
+        return False
+    check(new.bit_width >= old.bit_width, f"{old} as {new}")
+    return True
 
 
 def _below(root: Path, path: str) -> Path:
