@@ -597,6 +597,8 @@ ALL: tuple[tuple[int, Callable[[], None]], ...] = (
     (56_000, rare.sorted_values),
     (57_000, rare.rare_bytes),
     (58_000, rare.rare_releases),
+    (59_000, rare.rare_bounds),
+    (60_000, rare.undone),
 )
 
 

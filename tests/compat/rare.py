@@ -23,19 +23,23 @@ from arrow_format import (
     RoundRobinPartitioner,
     collect_garbage,
     merge_shuffle,
+    rollback_shuffle,
 )
 from arrow_format.format.index_file import assemble
 from arrow_format.format.masks import RowMask
+from arrow_format.jobs.delete_rows import delete_rows
 from arrow_format.jobs.retention import release_consumed
 from arrow_format.jobs.tags import tag_shuffle, untag_shuffle
 from arrow_format.log.commit_log import CommitLog
+from arrow_format.log.framing import from_frame
+from arrow_format.log.names import entry_path, range_path
 from arrow_format.model import Transaction
 from arrow_format.storage.open import open_storage
 from arrow_format.streaming.flush_pending import flush_pending
 from tests.compat.contradictions import ROWS, Version, change, node
 from tests.compat.golden import Golden, flights
 from tests.support.consumers import ConsumerRegistry
-from tests.support.hostile import index_parts, rebuilt
+from tests.support.hostile import framed, index_parts, rebuilt
 from tests.support.indexes import said_of
 
 if TYPE_CHECKING:
@@ -105,7 +109,11 @@ def rare_releases() -> None:
 
 
 def blank_entries() -> None:
-    """A log that a collection left nothing of before its base, but for a tag."""
+    """A log that a collection left nothing of before its base, but for a tag.
+
+    Behind the base is a range that begins before it, as a writer with an old view puts: no reader
+    takes it.
+    """
     golden = Golden("blank_entries", 3, HashPartitioner("id"))
     path = golden.directory / "shuffle"
     golden.commit("errorifexists", [flights(0, 10)])
@@ -117,7 +125,12 @@ def blank_entries() -> None:
         for file in path.rglob("*"):
             os.utime(file, (0, 0))  # the clock that stands still is behind that of the disk
         collect_garbage(path, retention=dt.timedelta(0), compact_log=True)
-    golden.refuses({1: "absent", 3: "absent", 4: "absent"})
+    head, _ = from_frame((path / entry_path(6)).read_bytes(), dict[str, Any])
+    before, _ = from_frame((path / entry_path(4)).read_bytes(), dict[str, Any])
+    old = {**head, "range": {"after": 4, "parent": before["commit_id"]}}
+    (path / range_path(6)).write_bytes(framed(old, {}))
+    golden.commit("append", [flights(30, 5)])
+    golden.refuses(dict.fromkeys((1, 3, 4, 6, 7), "absent"))
 
 
 class Mixed:
@@ -225,6 +238,36 @@ def widened() -> None:
     schema = later.schema.append(golden.rows[0].schema.field("_subpartition"))
     golden.rows = [row.cast(schema) for row in golden.rows]
     golden.commit("append", [later])
+
+
+def rare_bounds() -> None:
+    """Texts and binaries whose bounds are cut where it is hard, in a chunk each."""
+    golden = Golden("rare_bounds", 1, RoundRobinPartitioner(), statistics="all", chunk_bytes=1)
+    begin = b"a" * 15
+    texts = [
+        *(begin + end.encode() for end in ("\ud7ffx", "\U0010ffffx", "bx", "é")),
+        begin[:14] + "\U0010ffff\U0010ffffx".encode(),
+        b"ab\xffc",
+        b"\xff",
+    ]
+    binaries = [begin + b"ab", begin + b"\xffb", b"\xff" * 17, b"\xff" * 16, begin, b"", None]
+    for text, octets in zip(texts, binaries, strict=True):
+        columns = {"text": _array([text], pa.string()), "binary": pa.array([octets], pa.binary())}
+        golden.commit("append", [pa.table(columns)])
+
+
+def undone() -> None:
+    """A deletion that was undone: a rollback to a version before it."""
+    golden = Golden("undone", 3, HashPartitioner("id"))
+    path = golden.directory / "shuffle"
+    golden.commit("errorifexists", [flights(0, 20)])
+    delete_rows(path, {"id": [3, 4]}, options=golden.options)
+    rows = golden.rows
+    golden.rows = [row for row in rows if row["id"][0].as_py() not in (3, 4)]
+    golden.expect(2, [flights(0, 0)])
+    rollback_shuffle(path, 1, undo_deletions=True)
+    golden.rows = rows
+    golden.expect(3, [flights(0, 0)])
 
 
 def sorted_values() -> None:
