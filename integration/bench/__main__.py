@@ -34,6 +34,7 @@ NUMBERS: dict[str, tuple[int, ...]] = {
     "wide": (),
     "count": (200,),
     "lookup": (),
+    "masks": (200,),
     "spark": (200, 2_000),
     "lane": (200, 2_000),
     "joins": (200, 2_000),

@@ -60,6 +60,13 @@ KEY_MS = {"from nothing": 60.0, "of an open shuffle": 25.0}
 ONE_OF_MANY_MS = 1_000.0
 """Milliseconds of one subpartition of 10,000 map outputs, of an open shuffle that has read it."""
 
+MASK_AGAINST_LANCE = Target(at_most=4)
+"""Processor time of a deletion of few keys with a mask, against Lance's, which writes row numbers
+without asking where rows of a key can be."""
+
+MASKED_READ = Target(at_most=1.05)
+"""Processor time of reading all rows that masks left of a version, against those before."""
+
 GOAL = Target(at_most=1)
 """What takes milliseconds, against those it may take."""
 

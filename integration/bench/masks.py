@@ -1,0 +1,134 @@
+"""Deleting the rows of few keys with a mask, and reading what is left, on one core.
+
+Against a deletion that writes the files again; against Lance, whose deletion writes row numbers
+too, where ``pylance`` is installed; and against reading everything before. Each round is a fresh
+process that has deleted from another copy before. Processor time.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from arrow_format import WriteOptions, delete_rows, open_shuffle, write_shuffle
+from integration.bench import targets
+from integration.bench.child import run_in_child, timed
+from integration.bench.inputs import KEY, ipc_stream, read_batches
+from integration.bench.results import Part, amount_line
+
+if TYPE_CHECKING:
+    from integration.bench.results import Line, Target, Timing
+    from integration.bench.rounds import Settings
+
+NUM_KEYS = 50
+OPTIONS = WriteOptions(sync=False)
+MASK, REWRITE, LANCE = "mask", "rewrite", "Lance"
+BEFORE, AFTER = "read before", "read after"
+
+
+def write_all(rows: str, out: str, num_subpartitions: int, *, lance: bool) -> dict[str, Any]:
+    """Write a shuffle, the same with rows deleted, and perhaps a data set of Lance, beside it."""
+    batches = read_batches(Path(rows))
+    for name in (BEFORE, AFTER):
+        write_shuffle(
+            batches, f"{out}-{name}", num_subpartitions=num_subpartitions, keys=KEY, options=OPTIONS
+        )
+    delete_rows(f"{out}-{AFTER}", {KEY: keys_of(rows)[0]}, erase=False)
+    if lance:
+        import lance as peer
+
+        aligned = pa.Table.from_batches(batches).combine_chunks()  # Lance takes no other decimals
+        peer.write_dataset(aligned, f"{out}-{LANCE}")
+    return {}
+
+
+def keys_of(rows: str) -> tuple[list[int], list[int]]:
+    """Return keys to delete, and others for the first deletion of a process."""
+    keys = np.concatenate([batch[KEY].to_numpy() for batch in read_batches(Path(rows))])
+    chosen = np.random.default_rng(38).choice(np.unique(keys), 2 * NUM_KEYS, replace=False).tolist()
+    return chosen[:NUM_KEYS], chosen[NUM_KEYS:]
+
+
+def delete(source: str, label: str, deleted: list[int], others: list[int]) -> dict[str, Any]:
+    """Delete the rows of keys in one of three ways from a copy; ``num_rows`` are left."""
+    num_rows = 0
+    for keys in (others, deleted):  # the first loads the code
+        copy = f"{source}-copy"
+        # No deletion changes a file that is there: links are copies enough.
+        shutil.copytree(source, copy, copy_function=os.link)
+        if label == LANCE:
+            import lance as peer
+
+            condition = f"{KEY} IN ({', '.join(map(str, keys))})"
+            with timed() as answer:
+                peer.dataset(copy).delete(condition)
+            num_rows = peer.dataset(copy).count_rows()
+        else:
+            with timed() as answer:
+                delete_rows(copy, {KEY: keys}, erase=label == REWRITE, options=OPTIONS)
+            num_rows = open_shuffle(copy).num_rows
+        shutil.rmtree(copy)
+    return {**answer, "num_rows": num_rows}
+
+
+def read(path: str) -> dict[str, Any]:
+    """Read all rows, one time before the clock starts."""
+    shuffle = open_shuffle(path)
+    for _ in range(2):
+        with timed() as answer:
+            num_rows = sum(batch.num_rows for batch in shuffle.read())
+    return {**answer, "num_rows": num_rows}
+
+
+def run(settings: Settings) -> Part:
+    """Measure masks."""
+    settings.report("making the input")
+    rows = str(ipc_stream(settings.scale))
+    part = Part("masks", f"Engine, rows deleted with a mask, scale {settings.scale:g}")
+    part.notes += ["one core, a fresh process per round; processor time of the best rounds"]
+    has_lance = importlib.util.find_spec("lance") is not None
+    if not has_lance:
+        part.notes += ["Lance is left out: install pylance to compare with it"]
+    deleted, others = keys_of(rows)
+    for n in settings.numbers:
+        settings.report(f"n = {n:,}: writing")
+        out = str(settings.scratch / f"masked-{n}")
+        run_in_child(write_all, rows=rows, out=out, num_subpartitions=n, lance=has_lance)
+        case = f"{NUM_KEYS} keys, n = {n:,}"
+        labels = (MASK, REWRITE, LANCE) if has_lance else (MASK, REWRITE)
+        from_copy = partial(run_in_child, delete, deleted=deleted, others=others)
+        deletions = {
+            label: partial(
+                from_copy, source=f"{out}-{LANCE if label == LANCE else BEFORE}", label=label
+            )
+            for label in labels
+        }
+        reads = {
+            label: partial(run_in_child, read, path=f"{out}-{label}") for label in (BEFORE, AFTER)
+        }
+        timings = settings.measure(part, case, deletions)
+        timings |= settings.measure(part, f"{case}: reading", reads)
+        left = {timing.num_rows for label, timing in timings.items() if label != BEFORE}
+        if len(left) > 1:
+            msg = f"{case}: {timings} disagree on the rows that are left"
+            raise RuntimeError(msg)
+        part.lines.append(_line(case, timings, MASK, REWRITE, None))
+        if has_lance:
+            part.lines.append(_line(case, timings, MASK, LANCE, targets.MASK_AGAINST_LANCE))
+        part.lines.append(_line(case, timings, AFTER, BEFORE, targets.MASKED_READ))
+    return part
+
+
+def _line(
+    case: str, timings: dict[str, Timing], ours: str, other: str, target: Target | None
+) -> Line:
+    first, second = (1e3 * min(timings[label].cpu_seconds) for label in (ours, other))
+    what = f"processor time, {other} = 1"
+    return amount_line(case, what, (ours, first), (other, second), "ms", target)
