@@ -110,6 +110,7 @@ class OpenChunk(ABC):
     schema: pa.Schema
     """That of the decoder."""
     num_rows: int
+    """Of the rows that are wanted: columns have no others."""
 
     @abstractmethod
     def columns(self, positions: Sequence[int]) -> list[pa.Array]:
@@ -148,8 +149,17 @@ class ChunkDecoder:
         self.unpacker = Unpacker(schema)
         self.layout = LayoutCheck(schema)
 
-    def open_chunk(self, stored: pa.Buffer, frames: ChunkFrames, num_rows: int) -> OpenChunk:
+    def open_chunk(
+        self,
+        stored: pa.Buffer,
+        frames: ChunkFrames,
+        num_rows: int,
+        rows: tuple[int, int] | None = None,
+    ) -> OpenChunk:
         """Return a chunk, by what the index says of it, with no column decoded.
+
+        Its columns will have ``rows``, ``[first, end)``, and keep no others in memory; all
+        ``num_rows`` when None.
 
         Raises
         ------
@@ -164,19 +174,25 @@ class ChunkDecoder:
             )
             raise FormatVersionError(msg)
         if frames.encoding == Encoding.FRAMES:
-            return _Frames(stored, self, frames, num_rows)
+            return _Frames(stored, self, frames, num_rows, rows or (0, num_rows))
         check_frame(stored, frames, 0, self.names)
         try:
-            return _Message(stored, self, num_rows)
+            return _Message(stored, self, num_rows, rows or (0, num_rows))
         except _DAMAGE as error:
             raise _not_of_this_schema(error) from error
 
-    def decode(self, stored: pa.Buffer, frames: ChunkFrames, num_rows: int) -> pa.RecordBatch:
+    def decode(
+        self,
+        stored: pa.Buffer,
+        frames: ChunkFrames,
+        num_rows: int,
+        rows: tuple[int, int] | None = None,
+    ) -> pa.RecordBatch:
         """Verify and decode one chunk; an uncompressed one may be a view of ``stored``.
 
-        Raises as :meth:`open_chunk` and :meth:`OpenChunk.columns`.
+        As :meth:`open_chunk`, and raises as that and :meth:`OpenChunk.columns`.
         """
-        batch = self.open_chunk(stored, frames, num_rows).batch()
+        batch = self.open_chunk(stored, frames, num_rows, rows).batch()
         is_view = frames.encoding == Encoding.IPC and not self.is_whole
         if is_view and 2 * batch.nbytes < stored.size:
             # A few small columns must not pin the whole chunk: readers hold rows of many chunks,
@@ -227,7 +243,9 @@ def _not_of_this_schema(error: Exception) -> CorruptShuffleError:
 class _Message(OpenChunk):
     """An Arrow IPC message: all columns are views of it."""
 
-    def __init__(self, stored: pa.Buffer, decoder: ChunkDecoder, num_rows: int) -> None:
+    def __init__(
+        self, stored: pa.Buffer, decoder: ChunkDecoder, num_rows: int, rows: tuple[int, int]
+    ) -> None:
         if is_compressed(memoryview(stored)):
             msg = "its buffers are compressed, and say themselves how large they would become"
             raise ValueError(msg)
@@ -236,9 +254,14 @@ class _Message(OpenChunk):
             msg = f"{batch.num_rows} rows where the index says {num_rows}"
             raise ValueError(msg)
         decoder.layout.check(stored, None if decoder.is_whole else decoder.columns)
-        self._batch = batch if decoder.is_whole else batch.select(decoder.columns)
+        self.num_rows = rows[1] - rows[0]
+        if not decoder.is_whole:
+            batch = batch.select(decoder.columns)
+        if self.num_rows < num_rows:
+            batch = batch.slice(rows[0], self.num_rows)
+            batch = copied(batch) if 2 * self.num_rows < num_rows else batch
+        self._batch = batch
         self.schema = decoder.schema
-        self.num_rows = num_rows
 
     def columns(self, positions: Sequence[int]) -> list[pa.Array]:
         return [self._batch.column(i) for i in positions]
@@ -251,13 +274,19 @@ class _Frames(OpenChunk):
     """Frames of packed columns."""
 
     def __init__(
-        self, stored: pa.Buffer, decoder: ChunkDecoder, frames: ChunkFrames, num_rows: int
+        self,
+        stored: pa.Buffer,
+        decoder: ChunkDecoder,
+        frames: ChunkFrames,
+        num_rows: int,
+        rows: tuple[int, int],
     ) -> None:
         self._stored = stored
         self._frames = frames
         self._decoder = decoder
         self.schema = decoder.schema
-        self.num_rows = num_rows
+        self.num_rows = rows[1] - rows[0]
+        self._stored_rows, self._rows = num_rows, rows
 
     def columns(self, positions: Sequence[int]) -> list[pa.Array]:
         if not positions:
@@ -270,7 +299,7 @@ class _Frames(OpenChunk):
             check_frame(view, frames, frame, decoder.names)
         try:
             content = self._content(wanted, views, num_bytes)
-            return decoder.unpacker.unpack(content, sections, self.num_rows)
+            return decoder.unpacker.unpack(content, sections, self._stored_rows, self._rows)
         except _DAMAGE as error:
             raise _not_of_this_schema(error) from error
 

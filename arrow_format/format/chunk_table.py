@@ -228,15 +228,16 @@ class ChunkTable:
         """
         if self.encoding[chunk] != Encoding.FRAMES:
             return None
-        wanted = set(self.column_frame[chunk, list(columns)].tolist())
+        frame_of = self.column_frame[chunk].tolist()
+        wanted = {frame_of[column] for column in columns}
         if len(wanted) == self.num_frames[chunk]:
             return None
-        first, end = self.first_frame[chunk : chunk + 2]
+        first, end = self.first_frame[chunk : chunk + 2].tolist()
         return sorted(wanted), self.frame_length[first:end].tolist()
 
     def frames(self, chunk: int, fetched: Sequence[int] | None = None) -> ChunkFrames:
         """Return the frames of a chunk, of which there are the bytes of some; of all when None."""
-        first, end = self.first_frame[chunk : chunk + 2]
+        first, end = self.first_frame[chunk : chunk + 2].tolist()
         return ChunkFrames(
             int(self.encoding[chunk]),
             self.column_frame[chunk].tolist(),

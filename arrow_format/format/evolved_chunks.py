@@ -31,9 +31,15 @@ class EvolvedChunkDecoder(ChunkDecoder):
         self.schema = self._fit.schema
         self.added_row_bytes = self._fit.added_row_bytes
 
-    def open_chunk(self, stored: pa.Buffer, frames: ChunkFrames, num_rows: int) -> OpenChunk:
+    def open_chunk(
+        self,
+        stored: pa.Buffer,
+        frames: ChunkFrames,
+        num_rows: int,
+        rows: tuple[int, int] | None = None,
+    ) -> OpenChunk:
         """Return a chunk; its columns will be those of the later schema."""
-        return _EvolvedChunk(super().open_chunk(stored, frames, num_rows), self._fit)
+        return _EvolvedChunk(super().open_chunk(stored, frames, num_rows, rows), self._fit)
 
 
 class _EvolvedChunk(OpenChunk):

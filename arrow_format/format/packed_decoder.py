@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types as pt
 
+from arrow_format.arrays.buffers import run_of_bits
 from arrow_format.format.packed_layout import (
     AS_IT_IS,
     FLOAT_WIDTHS,
@@ -51,8 +52,11 @@ class Unpacker:
         content: pa.Buffer,
         sections: Iterable[tuple[int, int, int]],
         num_rows: int,
+        rows: tuple[int, int] | None = None,
     ) -> list[pa.Array]:
-        """Return columns; values stored as Arrow has them are views of ``content``.
+        """Return columns of ``num_rows`` rows; values stored as Arrow has them are views.
+
+        Of ``rows``, ``[first, end)``, where these are given: they are no views of ``content``.
 
         ``sections`` are triples of a column's position in the schema and the bytes
         ``[start, stop)`` of ``content`` that hold it, each of which becomes 16 at most. Raises
@@ -67,7 +71,7 @@ class Unpacker:
                 known = self._nodes[column] = _node_of(type_), NODE.size * num_nodes(type_)
             node, header_bytes = known
             reader.begin(start, start + header_bytes, stop)
-            arrays.append(reader.array(node, num_rows))
+            arrays.append(reader.array(node, num_rows, *(rows or (0, num_rows))))
             reader.end()
         return arrays
 
@@ -137,8 +141,8 @@ class _Reader:
             msg = f"a column ends at byte {self._stop}, its nodes at {self._position}"
             raise ValueError(msg)
 
-    def array(self, node: _Node, length: int) -> pa.Array:
-        """Read ``length`` values of the next node, and those inside it."""
+    def array(self, node: _Node, length: int, first: int, end: int) -> pa.Array:
+        """Read values ``[first, end)`` of the ``length`` of the next node, and those inside it."""
         flags, width, digits, base = next(self._headers)
         kind = node.kind
         if flags & ~HAS_NULLS or (flags and kind is Kind.NOTHING):
@@ -150,31 +154,33 @@ class _Reader:
         if length > MAX_LENGTH:
             msg = f"a node has {length} values"
             raise ValueError(msg)
+        run = length, first, end
         if kind is Kind.NOTHING:
-            return pa.nulls(length)
-        buffers = [self._buffer(-(-length // 8)) if flags else None]
+            return pa.nulls(end - first)
+        buffers = [self._bits(*run) if flags else None]
         children: list[pa.Array] | None = None
         if kind is Kind.NUMBERS and width != AS_IT_IS:
-            buffers.append(self._numbers(node, length, width, base))
+            buffers.append(self._numbers(node, self._codes(width, *run), base))
         elif kind is Kind.FLOATS and width != AS_IT_IS:
-            buffers.append(self._floats(length, width, base, digits))
+            buffers.append(self._floats(self._codes(width, *run), base, digits))
         elif kind is Kind.BYTES:
-            offsets, total = self._offsets(length, width, base)
-            buffers += [offsets, self._buffer(total)]
+            offsets, *inside = self._offsets(width, base, *run)
+            buffers += [offsets, self._values(1, *inside)]
         elif kind in (Kind.NUMBERS, Kind.FLOATS, Kind.RAW):
-            buffers.append(self._buffer(length * node.value_bytes))
+            buffers.append(self._values(node.value_bytes, *run))
         elif kind is Kind.BITS:
-            buffers.append(self._buffer(-(-length // 8)))
+            buffers.append(self._bits(*run))
         elif kind is Kind.PARTS:
-            length_inside = length * node.times
-            children = [self.array(child, length_inside) for child in node.children]
+            children = [
+                self.array(child, *(place * node.times for place in run)) for child in node.children
+            ]
         else:
-            offsets, total = self._offsets(length, width, base)
+            offsets, *inside = self._offsets(width, base, *run)
             buffers.append(offsets)
-            children = [self.array(child, total) for child in node.children]
+            children = [self.array(child, *inside) for child in node.children]
         if node.pair:
             children = [pa.StructArray.from_arrays(children, fields=node.pair)]
-        return pa.Array.from_buffers(node.type, length, buffers, children=children)
+        return pa.Array.from_buffers(node.type, end - first, buffers, children=children)
 
     def _take(self, num_bytes: int) -> int:
         """Skip a buffer; return its position."""
@@ -186,37 +192,49 @@ class _Reader:
         self._position = end + padding(num_bytes)
         return start
 
-    def _buffer(self, num_bytes: int) -> pa.Buffer:
-        return self._content.slice(self._take(num_bytes), num_bytes)
+    def _values(self, size: int, length: int, first: int, end: int) -> pa.Buffer:
+        """Read values of ``size`` bytes: a view of all, or a copy of some."""
+        start = self._take(length * size)
+        if end - first == length:
+            return self._content.slice(start, length * size)
+        return pa.py_buffer(self._view[start + first * size : start + end * size].tobytes())
 
-    def _codes(self, length: int, width: int) -> npt.NDArray[Any]:
-        num_bytes = length * width
-        start = self._take(num_bytes)
-        return np.frombuffer(self._view, _UNSIGNED[width], length, start)
+    def _bits(self, length: int, first: int, end: int) -> pa.Buffer:
+        num_bytes = -(-length // 8)
+        if end - first == length:
+            return self._values(1, num_bytes, 0, num_bytes)
+        bitmap = np.frombuffer(self._view, np.uint8, num_bytes, self._take(num_bytes))
+        return pa.py_buffer(run_of_bits(bitmap, first, end).tobytes())
 
-    def _numbers(self, node: _Node, length: int, width: int, base: int) -> pa.Buffer:
-        codes = self._codes(length, width)
+    def _codes(self, width: int, length: int, first: int, end: int) -> npt.NDArray[Any]:
+        start = self._take(length * width)
+        codes = np.frombuffer(self._view, _UNSIGNED[width], end - first, start + first * width)
+        return codes if end - first == length else codes.copy()
+
+    def _numbers(self, node: _Node, codes: npt.NDArray[Any], base: int) -> pa.Buffer:
         wide = node.wide
         size = wide.itemsize  # type: ignore[union-attr]
         # Modulo 2**64, or less where the type is narrower: bases may be negative.
         offset = wide.type(base % (1 << 8 * size))  # type: ignore[union-attr]
         if size < node.value_bytes:
-            return _decimals(codes, length, base, offset)
+            return _decimals(codes, base, offset)
         values = np.add(codes, offset, dtype=wide) if offset else codes.astype(wide, copy=False)
         return pa.py_buffer(values)
 
-    def _floats(self, length: int, width: int, base: int, digits: int) -> pa.Buffer:
+    def _floats(self, codes: npt.NDArray[Any], base: int, digits: int) -> pa.Buffer:
         if digits > MAX_DIGITS:
             msg = f"floats of {digits} digits"
             raise ValueError(msg)
-        codes = self._codes(length, width)
         integers = np.add(codes, base, dtype=np.int64) if base else codes
         values = integers.astype(np.float64)
         values /= 10.0**digits
         return pa.py_buffer(values)
 
-    def _offsets(self, length: int, width: int, base: int) -> tuple[pa.Buffer, int]:
-        codes = self._codes(length, width)
+    def _offsets(
+        self, width: int, base: int, length: int, first: int, end: int
+    ) -> tuple[pa.Buffer, int, int, int]:
+        """Return the offsets of a run; of what is inside the length, and the run of it."""
+        codes = self._codes(width, length, 0, length)
         # Also of no lengths: the base must fit into 32 bits.
         if not 0 <= base <= MAX_LENGTH or length * base > MAX_LENGTH:
             msg = f"{length} lengths of {width} bytes, of {base} or more"
@@ -229,23 +247,27 @@ class _Reader:
             if total > MAX_LENGTH:
                 msg = f"lengths add up to {total}"
                 raise ValueError(msg)
-        offsets = np.empty(length + 1, "<i4")
+        before = after = 0
+        if end - first < length:
+            before = first * base + int(codes[:first].sum(dtype=np.int64))
+            after = (length - end) * base + int(codes[end:].sum(dtype=np.int64))
+            codes = codes[first:end]
+        offsets = np.empty(end - first + 1, "<i4")
         offsets[0] = 0
         ends = offsets[1:]
         if base:
             np.add(codes, base, out=ends, dtype="<i4", casting="unsafe")
         np.add.accumulate(ends if base else codes, 0, "<i4", ends)
-        return pa.py_buffer(offsets), int(offsets[-1])
+        stop = before + int(offsets[-1])
+        return pa.py_buffer(offsets), stop + after, before, stop
 
 
 _UNSIGNED = {width: np.dtype(f"<u{width}") for width in WIDTHS}
 
 
-def _decimals(
-    codes: npt.NDArray[Any], length: int, base: int, offset: np.unsignedinteger
-) -> pa.Buffer:
+def _decimals(codes: npt.NDArray[Any], base: int, offset: np.unsignedinteger) -> pa.Buffer:
     """64-bit values as 128-bit decimals."""
-    words = np.empty((length, 2), "<u8")
+    words = np.empty((len(codes), 2), "<u8")
     low = words[:, 0]
     if offset:
         np.add(codes, offset, out=low)

@@ -121,18 +121,29 @@ class ChunkReader:
         for chunk, stored in self._fetch(plan):
             yield chunk, self.decode(chunk, stored)
 
-    def decode(self, chunk: ChunkRead, stored: pa.Buffer) -> pa.RecordBatch:
-        """Return all rows of a chunk from its stored bytes."""
+    def decode(
+        self, chunk: ChunkRead, stored: pa.Buffer, rows: tuple[int, int | None] = (0, None)
+    ) -> pa.RecordBatch:
+        """Return ``rows`` of a chunk, ``[first, end)``, from its stored bytes; all by default."""
         with self.located(chunk):
-            return self._decoder.decode(stored, self._frames(chunk), self._num_rows(chunk))
+            num_rows = self._num_rows(chunk)
+            first, end = rows[0], num_rows if rows[1] is None else rows[1]
+            return self._decoder.decode(stored, self._frames(chunk), num_rows, (first, end))
+
+    def decode_wanted(self, chunk: ChunkRead, stored: pa.Buffer) -> pa.RecordBatch:
+        """Return the rows that are wanted of a chunk; they keep no others in memory."""
+        return self.decode(chunk, stored, (chunk.first_row, chunk.end_row))
 
     def open_chunk(self, chunk: ChunkRead, stored: pa.Buffer) -> OpenChunk:
-        """Return a chunk with no column decoded.
+        """Return the rows that are wanted of a chunk, with no column decoded.
 
         Its positions are those of the decoder's schema. Decode columns within :meth:`located`.
         """
         with self.located(chunk):
-            return self._decoder.open_chunk(stored, self._frames(chunk), self._num_rows(chunk))
+            rows = chunk.first_row, chunk.end_row
+            return self._decoder.open_chunk(
+                stored, self._frames(chunk), self._num_rows(chunk), rows
+            )
 
     @contextmanager
     def located(self, chunk: ChunkRead) -> Iterator[None]:
@@ -227,14 +238,12 @@ class ChunkReader:
         batch, rows = self._matching(chunk, stored, tested)
         if batch is None:
             return iter(())
-        num_wanted = chunk.end_row - chunk.first_row
-        if len(rows) < num_wanted:
-            kept = take(batch, to_arrow(rows + chunk.first_row))
-            return self._runs(chunk, kept, rows, first, end)
-        # A few small columns must not pin the whole chunk; few rows are copied below.
-        if 2 * num_wanted >= batch.num_rows and 2 * batch.nbytes < stored.size:
+        if len(rows) < batch.num_rows:
+            return self._runs(chunk, take(batch, to_arrow(rows)), rows, first, end)
+        # A few small columns must not pin the whole chunk.
+        if self.is_plain(chunk) and (not may_keep_chunk or 2 * batch.nbytes < stored.size):
             batch = copied(batch)
-        return self.rows_of(chunk, batch, first, end, may_keep_chunk=may_keep_chunk)
+        return self._runs(chunk, batch, None, first, end)
 
     def _runs(
         self,
@@ -284,12 +293,11 @@ class ChunkReader:
     def _matching(
         self, chunk: ChunkRead, stored: pa.Buffer, tested: Tested
     ) -> tuple[pa.RecordBatch | None, Int64Array]:
-        """Return a chunk, and which of its wanted rows a filter keeps; no chunk if it is none."""
-        lo, num_rows = chunk.first_row, chunk.end_row - chunk.first_row
+        """Return what is wanted of a chunk, and which rows a filter keeps; None if it is none."""
         opened = self.open_chunk(chunk, stored)
         with self.located(chunk):
             deciding = opened.columns(tested.positions)
-            mask = tested.where.mask([array.slice(lo, num_rows) for array in deciding], num_rows)
+            mask = tested.where.mask(deciding, opened.num_rows)
             rows = np.flatnonzero(mask)
             left = self.rows_left(chunk)
             if left is not None:

@@ -153,7 +153,6 @@ class _Decoded(NamedTuple):
     chunk: ChunkRead
     columns: list[pa.Array]
     num_bytes: int
-    """That they keep in memory: all rows of the chunk."""
 
 
 def _decoded(
@@ -161,9 +160,8 @@ def _decoded(
     on_bytes: Callable[[int], object] = int,
 ) -> Iterator[_Decoded]:
     for source, chunk, stored in fetched:
-        batch = source.decode(chunk, stored)
-        rows = batch.slice(chunk.first_row, chunk.end_row - chunk.first_row)
-        yield _Decoded(source, chunk, rows.columns, batch.nbytes)
+        batch = source.decode_wanted(chunk, stored)
+        yield _Decoded(source, chunk, batch.columns, batch.nbytes)
         on_bytes(chunk.num_bytes)
 
 

@@ -323,9 +323,11 @@ class SortMergeSubpartitionReader:
         if self._tested is not None:
             rows = source.matching_rows_of(chunk, stored, self.first, self.end, self._tested)
             return source, chunk, rows
-        batch = source.decode(chunk, stored)
+        # Those behind the wanted ones may be kept for the next reader.
+        end = chunk.end_row if self._kept is None else None
+        batch = source.decode(chunk, stored, (chunk.first_row, end))
         pinned = pinned_bytes(batch, stored, is_plain=source.is_plain(chunk))
-        return source, chunk, KeptChunk(batch, 0, pinned)
+        return source, chunk, KeptChunk(batch, chunk.first_row, pinned)
 
     def _rows_aside(
         self, found: Iterable[tuple[ChunkReader, ChunkRead, KeptChunk]], kept: KeptChunks | None

@@ -137,6 +137,47 @@ def test_decoding_some_columns_is_decoding_all_and_selecting(frames, data):
 
 
 @FORMS
+@given(data=st.data())
+def test_decoding_some_rows_is_decoding_all_and_slicing(frames, data):
+    table = data.draw(tables())
+    schema = data_schema(table.schema)
+    for stored in table.to_batches():
+        batch = normalise(stored, schema)
+        num_rows = batch.num_rows
+        first, end = sorted(data.draw(st.tuples(*[st.integers(0, num_rows)] * 2)))
+        chunk = encoded(batch, frames=frames)
+        payload = pa.py_buffer(chunk.payload)
+        expected = decode(chunk, num_rows, schema).slice(first, end - first)
+        found = ChunkDecoder(schema).decode(payload, chunk.frames, num_rows, (first, end))
+        found.validate(full=True)
+        assert found.schema.equals(expected.schema)
+        assert found.num_rows == end - first
+        assert repr([c.to_pylist() for c in found]) == repr([c.to_pylist() for c in expected])
+
+
+@FORMS
+def test_rows_that_are_not_wanted_are_not_kept_in_memory(frames):
+    numbers = np.random.default_rng(1).random(4_000)
+    batch = pa.record_batch(
+        {
+            "as it is": numbers,
+            "text": [f"{number}" for number in numbers],
+            "list": [[number, None] for number in numbers],
+            "flag": pa.array([None if number < 0.1 else number < 0.5 for number in numbers]),
+            "fixed": pa.array([b"0123456789abcdef"] * 4_000, pa.binary(16)),
+        }
+    )
+    chunk = encoded(batch, frames=frames)
+    payload = pa.py_buffer(chunk.payload)
+    found = ChunkDecoder(batch.schema).decode(payload, chunk.frames, 4_000, (1_001, 1_009))
+    assert found.equals(batch.slice(1_001, 8))
+    for column in found.columns:
+        for buffer in column.buffers():
+            assert buffer is None or buffer.size < 1_000
+            assert buffer is None or buffer.parent is None or buffer.parent.size < 1_000
+
+
+@FORMS
 def test_what_is_not_wanted_is_not_kept_in_memory(frames):
     batch = pa.record_batch({"text": [f"{i:04}" for i in range(1000)], "rest": ["x" * 500] * 1000})
     chunk = encoded(batch, frames=frames)

@@ -52,9 +52,9 @@ def decoded(monkeypatch):
     found = []
     real = ChunkDecoder.open_chunk
 
-    def open_chunk(self, stored, frames, num_rows):
+    def open_chunk(self, stored, frames, num_rows, rows=None):
         found.append(num_rows)
-        return real(self, stored, frames, num_rows)
+        return real(self, stored, frames, num_rows, rows)
 
     monkeypatch.setattr(ChunkDecoder, "open_chunk", open_chunk)
     return found

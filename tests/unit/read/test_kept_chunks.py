@@ -65,9 +65,9 @@ def decodes(monkeypatch):
     counts = Counter()
     decode = ChunkReader.decode
 
-    def counted(self, chunk, stored):
+    def counted(self, chunk, stored, rows):
         counts[self.order, chunk.offset] += 1
-        return decode(self, chunk, stored)
+        return decode(self, chunk, stored, rows)
 
     monkeypatch.setattr(ChunkReader, "decode", counted)
     return counts
