@@ -336,7 +336,7 @@ def _check_sizes(chunks: ChunkTable) -> None:
     """Refuse chunks that would expand to more bytes or rows than any writer makes."""
     rows = chunks.num_rows
     framed = (chunks.encoding == Encoding.FRAMES) & (
-        chunks.raw_length // MOST_ZSTD_RATIO <= chunks.length
+        chunks.raw_length <= MOST_ZSTD_RATIO * chunks.length
     )
     sound = (
         (chunks.raw_length > 0)

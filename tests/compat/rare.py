@@ -60,7 +60,7 @@ def put_range(golden: Golden, number: int) -> None:
 
 
 def rare_log() -> None:
-    """Ranges that remove, one that is not used, tags, what replaces all when it is flushed."""
+    """A range that removes, tags, what replaces all when it is flushed, and names to ignore."""
     golden = Golden("rare_log", 3, HashPartitioner("id"))
     path = golden.directory / "shuffle"
     golden.commit("errorifexists", [flights(0, 10), flights(10, 10)])

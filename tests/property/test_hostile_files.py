@@ -685,6 +685,18 @@ def test_chunks_that_no_writer_makes(tmp_path, changes, message):
         decode_index(index_with(file.read_bytes(), **changes))
 
 
+def test_a_chunk_becomes_at_most_32768_times_its_bytes(tmp_path):
+    write_tasks(tmp_path / "s", [[numbered([1, 1, 2])]], 4)
+    (file,) = tmp_path.rglob("*.index")
+    _, (region,) = decode_index(file.read_bytes())
+    chunks = region.chunks
+    of_others = chunks.raw_length[0] - chunks.column_raw_length[0, 0]
+    most = (chunks.length[0] << 15) - of_others
+    decode_index(index_with(file.read_bytes(), column_raw_length=most))
+    with pytest.raises(CorruptShuffleError, match="no writer makes such a chunk"):
+        decode_index(index_with(file.read_bytes(), column_raw_length=most + 1))
+
+
 def test_counts_that_wrap_around_are_refused(tmp_path):
     """Sums of uint32 would wrap to the 4 rows that the region has."""
     write_tasks(tmp_path / "s", [[numbered([0, 1, 2, 3])]], 4)
