@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import zlib
 from typing import TYPE_CHECKING, Any
 
@@ -117,13 +116,11 @@ class _Log:
         self.state = self.newest.state
 
     def _look(self) -> tuple[_File, int]:
-        names = [path.name for path in self._directory.glob("*")]
-        segments = sorted(name for name in names if re.fullmatch("[0-9]{18}", name))
+        segments = sorted(path.name for path in self._directory.glob("[0-9]" * 18))
         for segment in reversed(segments):
-            shown = [path.name for path in (self._directory / segment).iterdir()]
             entries, ranges = (
-                [int(name[:20]) for name in shown if re.fullmatch(rf"[0-9]{{20}}\.{kind}", name)]
-                for kind in ("entry", "range")
+                [int(path.stem) for path in self._directory.glob(f"{segment}/{'[0-9]' * 20}.{of}")]
+                for of in ("entry", "range")
             )
             if entries:
                 newest = self.read(max(entries))
@@ -188,11 +185,9 @@ def open_version(shuffle: Path, number: int | None) -> tuple[dict[str, Any], lis
         raise NoShuffleError(f"{number} is no version, or released")
     outputs, totals = _joined(found)
     n = own.state["shape"]["num_subpartitions"]
-    sums = [0, 0]
-    for file in (file for output in outputs for file in output["files"]):
-        sums[0] += file["num_rows"] + (n - 1) * file["num_broadcast_rows"]
-        sums[1] += file["data_bytes"]
-    check(totals == sums, f"totals of version {number}")
+    files = [file for output in outputs for file in output["files"]]
+    rows, broadcast, size = _sums(files, "num_rows", "num_broadcast_rows", "data_bytes")
+    check(totals == [rows + (n - 1) * broadcast, size], f"totals of version {number}")
     return own.state["shape"], outputs
 
 

@@ -599,6 +599,7 @@ ALL: tuple[tuple[int, Callable[[], None]], ...] = (
     (58_000, rare.rare_releases),
     (59_000, rare.rare_bounds),
     (60_000, rare.undone),
+    (61_000, rare.other_names),
 )
 
 

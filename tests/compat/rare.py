@@ -10,6 +10,7 @@ import zlib
 from dataclasses import replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -238,6 +239,36 @@ def widened() -> None:
     schema = later.schema.append(golden.rows[0].schema.field("_subpartition"))
     golden.rows = [row.cast(schema) for row in golden.rows]
     golden.commit("append", [later])
+
+
+def other_names() -> None:
+    """Files whose types have other names than those of the version: what changes no bytes."""
+    golden = Golden("other_names", 3, HashPartitioner("id"), schema_evolution=True)
+
+    def rows(start: int, zone: str, item: pa.Field, *, sorted_keys: bool) -> pa.Table:
+        kinds = {
+            "id": pa.int64(),
+            "when": pa.timestamp("us", zone),
+            "list": pa.list_(item),
+            "map": pa.map_(pa.string(), pa.list_(item), keys_sorted=sorted_keys),
+            "struct": pa.struct([pa.field("x", pa.list_(item), item.nullable)]),
+        }
+        of_rows = [
+            (start, 1, [1, 2], [("a", [3])], {"x": [4]}),
+            (start + 1, None, None, None, None),
+            (start + 2, -1, [], [], {"x": []}),
+        ]
+        columns = zip(*of_rows, strict=True)
+        return pa.table(
+            [pa.array(of, kind) for of, kind in zip(columns, kinds.values(), strict=True)],
+            names=[*kinds],
+        )
+
+    item, element = pa.field("item", pa.int8()), pa.field("element", pa.int8(), nullable=False)
+    golden.commit("errorifexists", [rows(0, "UTC", item, sorted_keys=False)])
+    with mock.patch.object(golden, "expect"):
+        golden.commit("append", [rows(3, "Europe/Berlin", element, sorted_keys=True)])
+    golden.expect(2, [rows(3, "UTC", item, sorted_keys=False)])
 
 
 def rare_bounds() -> None:
