@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 Planned: TypeAlias = "tuple[ChunkReader, Iterable[ChunkRead]]"
 """A data file, and chunks of it by offset."""
 
-LOOKED_AT_FILES = 64
-"""Files whose chunks are compared together, at most."""
+LOOKED_AT_CHUNKS = 256
+"""Chunks of a plan whose columns that decide are read before the others, at most."""
 
 LOOKED_AT_BYTES = 4 << 20
 """Of the columns that decide, of the chunks that are compared together."""
@@ -113,37 +113,49 @@ def with_matches(
 ) -> Iterator[Planned]:
     """Yield the chunks of a plan that have rows of a filter, and of each the fewest adjacent rows.
 
-    The columns that decide, which ``decoders`` return, are read before the others. Where that is
-    half of the bytes of a file, it would save little, and chunks are left as they are.
+    The columns that decide, which ``decoders`` return, are read before the others, of
+    :data:`LOOKED_AT_CHUNKS` at a time: a file may come several times. Where that is half of the
+    bytes of a file, it would save little, and chunks are left as they are.
     """
-    files = iter(planned)
-    while window := [(source, [*chunks]) for source, chunks in islice(files, LOOKED_AT_FILES)]:
+    for window in _windows(planned):
         looks: dict[int, Planned] = {}
         for source, chunks in window:
             look = source.reading(decoders)
             first = [*look.wanted(chunks)]
             if 2 * sum(one.num_bytes for one in first) < sum(one.num_bytes for one in chunks):
                 looks[source.order] = look, first
-        found: dict[tuple[int, int, int], Int64Array] = {}
+        found: dict[tuple[int, int, int], tuple[int, int]] = {}
         scheduler = ReadScheduler(ReadBufferPool(LOOKED_AT_BYTES), read_ahead=False)
         with scheduler.add_reader(looks.values()) as fetched:
             for run in _runs(_decoded(fetched), lambda _: None):
                 for one, rows in _matching(run, where.mask):
-                    found[one.source.order, one.chunk.part, one.chunk.chunk] = rows
+                    place = one.source.order, one.chunk.part, one.chunk.chunk
+                    found[place] = int(rows[0]), int(rows[-1]) + 1
         for source, chunks in window:
             if source.order in looks:
                 rows_of = [found.get((source.order, one.part, one.chunk)) for one in chunks]
                 chunks = [
-                    replace(
-                        one,
-                        first_row=one.first_row + int(rows[0]),
-                        end_row=one.first_row + int(rows[-1]) + 1,
-                    )
+                    replace(one, first_row=one.first_row + rows[0], end_row=one.first_row + rows[1])
                     for one, rows in zip(chunks, rows_of, strict=True)
                     if rows is not None
                 ]
             if chunks:
                 yield source, chunks
+
+
+def _windows(planned: Iterable[Planned]) -> Iterator[list[tuple[ChunkReader, list[ChunkRead]]]]:
+    window: list[tuple[ChunkReader, list[ChunkRead]]] = []
+    num_chunks = 0
+    for source, chunks in planned:
+        left = iter(chunks)
+        while piece := [*islice(left, LOOKED_AT_CHUNKS - num_chunks)]:
+            window.append((source, piece))
+            num_chunks += len(piece)
+            if num_chunks == LOOKED_AT_CHUNKS:
+                yield window
+                window, num_chunks = [], 0
+    if window:
+        yield window
 
 
 class _Decoded(NamedTuple):

@@ -190,10 +190,11 @@ class SortMergeSubpartitionReader:
         row_bytes
             Bytes to count for each row in addition to its own.
         """
+        planned = ((source, chunk) for source, chunks in self._to_read() for chunk in chunks)
+        pieces = groupby(planned, key=lambda one: (one[0].order, one[1].part))
         runs = [
-            (source, list(chunks))
-            for source, planned in self._to_read()
-            for _, chunks in groupby(planned, key=lambda chunk: chunk.part)
+            (of_piece[0][0], [chunk for _, chunk in of_piece])
+            for of_piece in (list(piece) for _, piece in pieces)
         ]
         resident_bytes = sum(
             max(_wanted_bytes(source, chunks, row_bytes)) for source, chunks in runs

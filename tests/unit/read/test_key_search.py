@@ -6,6 +6,7 @@ import pyarrow.compute as pc
 import pytest
 
 from arrow_format import WriteOptions, delete_rows, merge_shuffle, open_shuffle, write_shuffle
+from arrow_format.read import key_search
 from arrow_format.read.open_files import OpenFiles
 from arrow_format.storage.local import PosixStorage
 
@@ -21,15 +22,15 @@ def batch_of(seed, num_columns=12):
     return pa.record_batch({"c": random.random(ROWS), "k": numbers, "t": text, **others})
 
 
-@pytest.fixture(scope="module", params=["appended", "masked", "merged"])
+@pytest.fixture(scope="module", params=["appended", "masked", "merged", "sorted"])
 def path(request, tmp_path_factory):
     path = str(tmp_path_factory.mktemp("shuffle"))
     for seed in range(3):
         write_shuffle(
             [batch_of(seed)], path, num_subpartitions=N, keys=("k", "t"), mode="append",
-            options=OPTIONS,
+            options=OPTIONS, sort_by=("c",) if request.param == "sorted" else (),
         )  # fmt: skip
-    if request.param != "appended":
+    if request.param in ("masked", "merged"):
         gone = batch_of(1).select(["k", "t"]).slice(0, 40)
         delete_rows(path, gone, erase=False)
     if request.param == "merged":
@@ -51,10 +52,11 @@ def read(monkeypatch):
     return lengths
 
 
-@pytest.mark.parametrize("gap", [0, 3_000, 1 << 20])
+@pytest.mark.parametrize(("gap", "together"), [(0, 256), (0, 5), (3_000, 1), (1 << 20, 256)])
 @pytest.mark.parametrize("columns", [None, ["c5", "k"], ["t", "k"], []])
-def test_a_lookup_is_the_whole_read_filtered(path, gap, columns, monkeypatch):
+def test_a_lookup_is_the_whole_read_filtered(path, gap, together, columns, monkeypatch):
     monkeypatch.setattr(PosixStorage, "gap_bytes", gap)
+    monkeypatch.setattr(key_search, "LOOKED_AT_CHUNKS", together)
     shuffle = open_shuffle(path)
     whole = shuffle.read().read_all()
     keys = pa.concat_tables(
