@@ -6,25 +6,8 @@ import time
 import pyspark.sql.functions as sf
 
 import connector
-from tests.support.expiring_store import GRACE_S, LIFE_S, expiring
+from tests.support.expiring_store import GRACE_S, LIFE_S, PROVIDER_MODULE, expiring
 from tests.support.guarantees import guarantee
-
-MODULE = """
-import json
-from datetime import datetime
-from urllib.request import urlopen
-
-
-def provider():
-    with urlopen({url!r} + "/container") as answer:
-        given = json.load(answer)
-    return {{
-        "access_key_id": given["AccessKeyId"],
-        "secret_access_key": given["SecretAccessKey"],
-        "token": given["Token"],
-        "expires_at": datetime.fromisoformat(given["Expiration"]),
-    }}
-"""
 
 
 def slowly(batches):
@@ -37,7 +20,7 @@ def slowly(batches):
 def test_tasks_refresh_credentials_by_a_module_that_was_added_to_the_session(spark, s3, tmp_path):
     path = f"s3://{s3.new_bucket()}/a"
     with expiring(s3) as store:
-        (tmp_path / "own_credentials.py").write_text(MODULE.format(url=store.url))
+        (tmp_path / "own_credentials.py").write_text(PROVIDER_MODULE.format(url=store.url))
         spark.addArtifact(str(tmp_path / "own_credentials.py"), pyfile=True)
         options = store.options | {"credential_provider": "own_credentials:provider"}
         frame = spark.range(0, 90_000, 1, 2).mapInArrow(slowly, "id long")

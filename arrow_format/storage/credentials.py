@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 PROVIDER = "credential_provider"
 """The option that names a provider; not one of obstore's, which takes the object itself."""
+PROVIDER_VARIABLE = "ARROW_SHUFFLE_CREDENTIAL_PROVIDER"
+"""The variable of the environment that does so where no options are given."""
 
 REFRESHED = (
     "Use credentials that are refreshed: the identity of the machine or container, or option "
@@ -51,6 +53,15 @@ class End:
 
     def __str__(self) -> str:
         return f"credentials of {self.source} (until {self.at:%Y-%m-%d %H:%M:%S} UTC)"
+
+
+def options_of(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the options of a store for which none were given. Pure.
+
+    Obstore reads all else from the environment itself.
+    """
+    named = environment.get(PROVIDER_VARIABLE)
+    return {PROVIDER: named} if named else {}
 
 
 def provider_of(options: Mapping[str, str]) -> Callable[[], Any] | None:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from arrow_format.concurrency import run_concurrently
 from arrow_format.errors import ClosedError, CorruptShuffleError, ShuffleError, StorageError
-from arrow_format.storage.credentials import check_end
+from arrow_format.storage.credentials import check_end, options_of
 from arrow_format.storage.obstore_connection import (
     WHICH_STORE,
     connect,
@@ -93,7 +93,8 @@ class ObjectStorage:
     def __init__(self, uri: str, options: Mapping[str, str] | None = None) -> None:
         self._scheme, self._bucket, self._prefix = parse_uri(uri)
         self.root = f"{self._scheme}://{self._bucket}/{self._prefix}".rstrip("/")
-        self.options = options if isinstance(options, StorageOptions) else StorageOptions(options)
+        given = options if isinstance(options, StorageOptions) else StorageOptions(options)
+        self.options = given or StorageOptions(options_of(os.environ))
         _ = self._store  # refuses unknown options
 
     def __reduce__(self) -> tuple[Callable[..., ObjectStorage], tuple[Any, ...]]:

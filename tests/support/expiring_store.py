@@ -27,6 +27,24 @@ LIFE_S = 1.0
 GRACE_S = 2.0
 """For how long the store takes a token that has ended: requests take time on a busy machine."""
 
+PROVIDER_MODULE = """
+import json
+from datetime import datetime
+from urllib.request import urlopen
+
+
+def provider():
+    with urlopen({url!r} + "/container") as answer:
+        given = json.load(answer)
+    return {{
+        "access_key_id": given["AccessKeyId"],
+        "secret_access_key": given["SecretAccessKey"],
+        "token": given["Token"],
+        "expires_at": datetime.fromisoformat(given["Expiration"]),
+    }}
+"""
+"""The module of a user, which asks the service of containers at a URL."""
+
 
 @dataclass
 class ExpiringStore:

@@ -3,10 +3,15 @@
 import base64
 import json
 import logging
+import os
+import pickle
 import re
+import subprocess
+import sys
 import time
 import traceback
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -22,7 +27,7 @@ from arrow_format.storage.credentials import end_of
 from arrow_format.storage.open import ObjectStorage
 from connector.options.source import parse_storage_options
 from tests.support.answering_server import Answer, answering, refusal
-from tests.support.expiring_store import GRACE_S, LIFE_S, expiring
+from tests.support.expiring_store import GRACE_S, LIFE_S, PROVIDER_MODULE, expiring
 from tests.support.guarantees import guarantee
 from tests.support.own_authority import own_authority
 from tests.support.s3_server import KEY_ID, SECRET
@@ -213,6 +218,43 @@ def test_what_is_no_provider_is_refused(store, named, expected):
     with pytest.raises(OptionError, match=expected) as error:
         ObjectStorage("s3://bucket/a", store.options | {"credential_provider": named})
     assert "hunter2" not in "".join(traceback.format_exception(error.value))
+
+
+def test_a_variable_names_a_provider_where_no_options_are_given(monkeypatch):
+    named = f"{__name__}:provider"
+    monkeypatch.setenv("ARROW_SHUFFLE_CREDENTIAL_PROVIDER", named)
+    for none in (None, {}, parse_storage_options({})):
+        storage = ObjectStorage("s3://bucket/a", none)
+        assert dict(storage.options) == {"credential_provider": named}
+        assert pickle.loads(pickle.dumps(storage)) == storage
+    given = {"aws_region": "us-east-1"}
+    assert dict(ObjectStorage("s3://bucket/a", given).options) == given
+
+
+@guarantee("refreshed credentials")
+def test_the_command_takes_a_provider_from_its_environment(store, s3, tmp_path):
+    path = f"s3://{s3.new_bucket()}/a"
+    rows = pa.table({"k": range(100)})
+    write_shuffle(rows, path, keys="k", num_subpartitions=3, storage_options=s3.options)
+    (tmp_path / "own_credentials.py").write_text(PROVIDER_MODULE.format(url=store.url))
+    environment = {
+        "AWS_ENDPOINT_URL": store.url,
+        "AWS_REGION": "us-east-1",
+        "AWS_ALLOW_HTTP": "true",
+        "PYTHONPATH": str(tmp_path),
+        "ARROW_SHUFFLE_CREDENTIAL_PROVIDER": "own_credentials:provider",
+    }
+    done = subprocess.run(
+        [Path(sys.executable).parent / "arrow-shuffle", "verify", path],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(store.tokens) > 1, "each ends soon, and is asked for again"
+    assert not any(token in done.stdout + done.stderr for token in store.tokens)
 
 
 def test_a_provider_that_fails_is_named_and_not_quoted(store):
