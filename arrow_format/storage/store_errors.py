@@ -31,6 +31,7 @@ _CREDENTIALS = {
     "gs": "GOOGLE_APPLICATION_CREDENTIALS",
 }
 _NO_BUCKET = "NoSuchBucket|ContainerNotFound|bucket does not exist"
+_FORGOTTEN = "NoSuchUpload|InvalidBlockList"
 _NO_RANGE = "status code: 416|Wanted range starting at"
 _CUT = "request or response body error|bulk delete response"
 _UNANSWERED = "HTTP error: (?!builder error)"
@@ -51,6 +52,7 @@ _REPEATED = r"after \d+ retries"
 """By obstore: an earlier answer, that the store failed, does not say what it did."""
 _ADVICE = (
     (_NO_BUCKET, "There is no such bucket: create it, or check the URI"),
+    (_FORGOTTEN, "The store has forgotten the parts that were uploaded: write it again"),
     (
         _NO_CREDENTIALS,
         "No credentials were found: set them in the environment of every process, such as "
@@ -135,7 +137,8 @@ class StoreErrors:
             return ObjectExistsError(f"{where}: exists already ({answer}); cannot {what}")
         if isinstance(error, (exceptions.BaseError, OSError, ValueError)):
             text = _text(error)
-            if isinstance(error, FileNotFoundError) and not re.search(_NO_BUCKET, text):
+            misses_more = re.search(f"{_NO_BUCKET}|{_FORGOTTEN}", text)
+            if isinstance(error, FileNotFoundError) and not misses_more:
                 return ObjectNotFoundError(f"{where}: not there; cannot {what}")
             kind = next((of for pattern, of in _KINDS if re.search(pattern, text)), StorageError)
             if self._creates and re.search(_NOT_TAKEN, text) and not re.search(_REPEATED, text):
