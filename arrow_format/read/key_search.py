@@ -36,7 +36,8 @@ Planned: TypeAlias = "tuple[ChunkReader, Iterable[ChunkRead]]"
 """A data file, and chunks of it by offset."""
 
 LOOKED_AT_CHUNKS = 256
-"""Chunks of a plan whose columns that decide are read before the others, at most."""
+"""Chunks of a plan whose columns that decide are read before the others, at most; the first time an
+eighth of them."""
 
 LOOKED_AT_BYTES = 4 << 20
 """Of the columns that decide, of the chunks that are compared together."""
@@ -114,16 +115,20 @@ def with_matches(
     """Yield the chunks of a plan that have rows of a filter, and of each the fewest adjacent rows.
 
     The columns that decide, which ``decoders`` return, are read before the others, of
-    :data:`LOOKED_AT_CHUNKS` at a time: a file may come several times. Where that is half of the
-    bytes of a file, it would save little, and chunks are left as they are.
+    :data:`LOOKED_AT_CHUNKS` at a time: a file may come several times. It would save little where
+    that is half of the bytes of a file, or once half of the chunks turned out to have rows: those
+    are left as they are.
     """
+    saves = True
     for window in _windows(planned):
         looks: dict[int, Planned] = {}
-        for source, chunks in window:
+        num_looked = 0
+        for source, chunks in window if saves else ():
             look = source.reading(decoders)
             first = [*look.wanted(chunks)]
             if 2 * sum(one.num_bytes for one in first) < sum(one.num_bytes for one in chunks):
                 looks[source.order] = look, first
+                num_looked += len(first)
         found: dict[tuple[int, int, int], tuple[int, int]] = {}
         scheduler = ReadScheduler(ReadBufferPool(LOOKED_AT_BYTES), read_ahead=False)
         with scheduler.add_reader(looks.values()) as fetched:
@@ -131,6 +136,7 @@ def with_matches(
                 for one, rows in _matching(run, where.mask):
                     place = one.source.order, one.chunk.part, one.chunk.chunk
                     found[place] = int(rows[0]), int(rows[-1]) + 1
+        saves = saves and 2 * len(found) <= num_looked
         for source, chunks in window:
             if source.order in looks:
                 rows_of = [found.get((source.order, one.part, one.chunk)) for one in chunks]
@@ -145,15 +151,15 @@ def with_matches(
 
 def _windows(planned: Iterable[Planned]) -> Iterator[list[tuple[ChunkReader, list[ChunkRead]]]]:
     window: list[tuple[ChunkReader, list[ChunkRead]]] = []
-    num_chunks = 0
+    num_left = max(LOOKED_AT_CHUNKS // 8, 1)
     for source, chunks in planned:
         left = iter(chunks)
-        while piece := [*islice(left, LOOKED_AT_CHUNKS - num_chunks)]:
+        while piece := [*islice(left, num_left)]:
             window.append((source, piece))
-            num_chunks += len(piece)
-            if num_chunks == LOOKED_AT_CHUNKS:
+            num_left -= len(piece)
+            if not num_left:
                 yield window
-                window, num_chunks = [], 0
+                window, num_left = [], LOOKED_AT_CHUNKS
     if window:
         yield window
 
