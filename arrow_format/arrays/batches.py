@@ -129,6 +129,10 @@ def rebatched(
             yield from _cut(held, max_bytes)
             held_rows = held_bytes = num_sized = 0
             held_items = most_items(batch, with_items)
+        if not held and batch.num_rows >= min_rows and batch.get_total_buffer_size() < max_bytes:
+            held_items = 0
+            yield batch
+            continue
         held.append(batch)
         held_rows += batch.num_rows
         # Whole buffers bound the exact size, which takes fifty times as long to compute.

@@ -28,7 +28,7 @@ def read_partition(
     subpartitions: list[int], rows: Readable, columns: Sequence[str]
 ) -> pd.DataFrame:
     """Read a partition; runs in a task of Dask, which always gives the columns."""
-    return _frame(rows.read(subpartitions, columns).read_all())
+    return _frame(rows.read(subpartitions, columns, ordered=False).read_all())
 
 
 def _frame(table: Any) -> pd.DataFrame:  # noqa: ANN401

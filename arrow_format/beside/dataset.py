@@ -70,12 +70,13 @@ class ShuffleDataset(ds.FileSystemDataset):  # type: ignore[misc]
         From joins, sorting and unions of datasets, which read files: take a table first.
     """
 
-    def __init__(self, rows: Readable) -> None:
+    def __init__(self, rows: Readable, ordered: bool = False) -> None:
         super().__init__([_REFUSING], rows.schema_of(), _FORMAT)
         self._rows = rows
+        self._is_ordered = ordered
 
-    def __reduce__(self) -> tuple[Callable[..., ShuffleDataset], tuple[Readable]]:
-        return type(self), (self._rows,)
+    def __reduce__(self) -> tuple[Callable[..., ShuffleDataset], tuple[Readable, bool]]:
+        return type(self), (self._rows, self._is_ordered)
 
     def __repr__(self) -> str:
         return f"<ShuffleDataset of {self._rows!r}>"
@@ -96,7 +97,8 @@ class ShuffleDataset(ds.FileSystemDataset):  # type: ignore[misc]
         parts, is_whole = ([], True) if filter is None else parts_of(filter, self.schema)
         rows, all_pushed = restricted(self._rows, parts)
         is_exact = is_whole and all_pushed
-        reader = rows.read(columns=_needed(columns, None if is_exact else filter))
+        needed = _needed(columns, None if is_exact else filter)
+        reader = rows.read(columns=needed, ordered=self._is_ordered)
         few = small_at_first(reader)
         batches = UntilExit(few if is_exact else _matching(few, filter))
         return ds.Scanner.from_batches(batches, schema=reader.schema, columns=columns, **options)
@@ -109,7 +111,7 @@ class ShuffleDataset(ds.FileSystemDataset):  # type: ignore[misc]
         OptionError, SchemaError
             The expression is no filter of a shuffle.
         """
-        return type(self)(self._rows.where(expression))
+        return type(self)(self._rows.where(expression), self._is_ordered)
 
     def count_rows(self, filter: pc.Expression | None = None, **options: Any) -> int:  # noqa: ANN401
         """Return the number of rows; decodes only what a filter needs and statistics do not say."""

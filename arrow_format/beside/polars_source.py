@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from arrow_format.beside.readable import Readable
 
 
-def lazy_frame(rows: Readable, subpartitions: Iterable[int] | None) -> pl.LazyFrame:
+def lazy_frame(
+    rows: Readable, subpartitions: Iterable[int] | None, *, ordered: bool = False
+) -> pl.LazyFrame:
     """Return a frame that reads rows when it is collected, batch by batch.
 
     Columns, the rows that a predicate keeps, and the number of the first rows reach the shuffle.
@@ -43,7 +45,7 @@ def lazy_frame(rows: Readable, subpartitions: Iterable[int] | None) -> pl.LazyFr
             # The first rows are counted before they are filtered.
             if n_rows is None:
                 matching, _ = restricted(rows, filters)
-        with matching.read(subpartitions, with_columns) as reader:
+        with matching.read(subpartitions, with_columns, ordered=ordered) as reader:
             for batch in small_at_first(reader):
                 frame = _frame(batch)
                 if n_rows is not None:

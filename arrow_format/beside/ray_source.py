@@ -80,7 +80,7 @@ def read_blocks(
     rows: Readable, subpartitions: list[int], columns: Sequence[str] | None
 ) -> Iterator[pa.Table]:
     """Read blocks of a task; runs in a worker of Ray."""
-    reader = rows.read(subpartitions, columns)
+    reader = rows.read(subpartitions, columns, ordered=False)
     yield reader.schema.empty_table()  # a task without a block would have no schema
     for batch in reader:
         yield pa.Table.from_batches([batch])

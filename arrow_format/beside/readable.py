@@ -69,9 +69,10 @@ class Readable(Protocol):
         subpartitions: Iterable[int] | None = None,
         columns: Sequence[str] | None = None,
         *,
+        ordered: bool = True,
         with_subpartition: bool = False,
     ) -> BatchReader:
-        """Read rows by ascending subpartition."""
+        """Read rows, by ascending subpartition unless their order may be another."""
 
 
 class Counted(Readable, Protocol):

@@ -9,7 +9,7 @@ import threading
 import zlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from itertools import islice
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -18,20 +18,18 @@ import zstandard
 from arrow_format.arrays.batches import copied
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
 from arrow_format.format.batch_frame import content_stated
-from arrow_format.format.chunk_table import ChunkFrames, Encoding
+from arrow_format.format.chunk_table import FRAMES, ChunkFrames, Encoding
 from arrow_format.format.column_frames import group_columns
 from arrow_format.format.ipc import LayoutCheck, is_compressed
 from arrow_format.format.packed_decoder import Unpacker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from arrow_format.format.chunk_table import ChunkPlaces, FramePlace
 
 _ZSTD = pa.Codec("zstd")
 """Decompresses into memory of Arrow's pool, which is reused for the next chunk."""
-
-_SMALL_BYTES = 64 << 10
-"""A single frame of this content is decompressed by a context that is kept: to make one, as
-``_ZSTD`` does, takes longer than the frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,14 +150,16 @@ class ChunkDecoder:
     def open_chunk(
         self,
         stored: pa.Buffer,
-        frames: ChunkFrames,
+        places: ChunkPlaces,
         num_rows: int,
         rows: tuple[int, int] | None = None,
+        fetched: Mapping[int, int] | None = None,
     ) -> OpenChunk:
         """Return a chunk, by what the index says of it, with no column decoded.
 
         Its columns will have ``rows``, ``[first, end)``, and keep no others in memory; all
-        ``num_rows`` when None.
+        ``num_rows`` when None. ``places`` are those of :attr:`columns`. ``stored`` has the frames
+        that were ``fetched``, with the byte at which each begins; it is the whole chunk when None.
 
         Raises
         ------
@@ -168,14 +168,14 @@ class ChunkDecoder:
         FormatVersionError
             This version does not know the encoding.
         """
-        if frames.encoding not in (Encoding.IPC, Encoding.FRAMES):
+        if places.encoding == FRAMES:
+            return _Frames(stored, self, places, num_rows, rows or (0, num_rows), fetched)
+        if places.encoding != Encoding.IPC:
             msg = (
-                f"chunk encoding {frames.encoding} is not known; read it with a newer arrow-shuffle"
+                f"chunk encoding {places.encoding} is not known; read it with a newer arrow-shuffle"
             )
             raise FormatVersionError(msg)
-        if frames.encoding == Encoding.FRAMES:
-            return _Frames(stored, self, frames, num_rows, rows or (0, num_rows))
-        check_frame(stored, frames, 0, self.names)
+        check_frame(stored, places.described, 0, self.names)
         try:
             return _Message(stored, self, num_rows, rows or (0, num_rows))
         except _DAMAGE as error:
@@ -184,16 +184,17 @@ class ChunkDecoder:
     def decode(
         self,
         stored: pa.Buffer,
-        frames: ChunkFrames,
+        places: ChunkPlaces,
         num_rows: int,
         rows: tuple[int, int] | None = None,
+        fetched: Mapping[int, int] | None = None,
     ) -> pa.RecordBatch:
         """Verify and decode one chunk; an uncompressed one may be a view of ``stored``.
 
         As :meth:`open_chunk`, and raises as that and :meth:`OpenChunk.columns`.
         """
-        batch = self.open_chunk(stored, frames, num_rows, rows).batch()
-        is_view = frames.encoding == Encoding.IPC and not self.is_whole
+        batch = self.open_chunk(stored, places, num_rows, rows, fetched).batch()
+        is_view = not self.is_whole and places.encoding == Encoding.IPC
         if is_view and 2 * batch.nbytes < stored.size:
             # A few small columns must not pin the whole chunk: readers hold rows of many chunks,
             # and count the columns' bytes. Next to the CRC of all columns the copy costs little.
@@ -277,12 +278,14 @@ class _Frames(OpenChunk):
         self,
         stored: pa.Buffer,
         decoder: ChunkDecoder,
-        frames: ChunkFrames,
+        places: ChunkPlaces,
         num_rows: int,
         rows: tuple[int, int],
+        fetched: Mapping[int, int] | None,
     ) -> None:
         self._stored = stored
-        self._frames = frames
+        self._places = places
+        self._fetched = fetched
         self._decoder = decoder
         self.schema = decoder.schema
         self.num_rows = rows[1] - rows[0]
@@ -291,27 +294,59 @@ class _Frames(OpenChunk):
     def columns(self, positions: Sequence[int]) -> list[pa.Array]:
         if not positions:
             return []
-        decoder, frames = self._decoder, self._frames
-        wanted, num_bytes, sections = frames.select([decoder.columns[i] for i in positions])
-        edges, stored = frames.edges, memoryview(self._stored)
-        views = [stored[edges[frame] : edges[frame + 1]] for frame in wanted]
-        for frame, view in zip(wanted, views, strict=True):
-            check_frame(view, frames, frame, decoder.names)
+        decoder, places = self._decoder, self._places
+        used = sorted({places.columns[i][0] for i in positions})
+        frames = [places.frames[i] for i in used]
+        views = [self._checked(frame) for frame in frames]
         try:
-            content = self._content(wanted, views, num_bytes)
-            return decoder.unpacker.unpack(content, sections, self._stored_rows, self._rows)
+            if len(frames) <= _DECOMPRESSED_ALONE:
+                contents = [(_content(*each), 0) for each in zip(views, frames, strict=True)]
+            else:
+                # In one call; it is an error when they have other bytes than these together.
+                sizes = [*accumulate((frame.raw_length for frame in frames), initial=0)]
+                content = _ZSTD.decompress(self._together(frames, views), sizes.pop())
+                contents = [(content, begin) for begin in sizes]
+            content_of = dict(zip(used, contents, strict=True))
+            sections = []
+            for i in positions:
+                frame, start, stop = places.columns[i]
+                content, begin = content_of[frame]
+                sections.append((decoder.columns[i], content, begin + start, begin + stop))
+            return decoder.unpacker.unpack(sections, self._stored_rows, self._rows)
         except _DAMAGE as error:
             raise _not_of_this_schema(error) from error
 
-    def _content(self, wanted: list[int], views: list[memoryview], num_bytes: int) -> pa.Buffer:
-        """Decompress frames; it is an error when they have other than ``num_bytes``."""
-        if len(views) == 1 and 0 < num_bytes <= _SMALL_BYTES:
-            content = content_stated(views[0], num_bytes)
-            if content is not None:
-                return content
-        edges = self._frames.edges  # one call for all frames
-        if edges[wanted[-1] + 1] - edges[wanted[0]] == sum(map(len, views)):
-            return _ZSTD.decompress(
-                self._stored.slice(edges[wanted[0]], sum(map(len, views))), num_bytes
-            )
-        return _ZSTD.decompress(b"".join(views), num_bytes)
+    def _begin(self, frame: FramePlace) -> int:
+        return frame.offset if self._fetched is None else self._fetched[frame.number]
+
+    def _checked(self, frame: FramePlace) -> memoryview:
+        """Return a frame as it is stored, if its CRC is that of the index."""
+        begin = self._begin(frame)
+        view = memoryview(self._stored)[begin : begin + frame.length]
+        if len(view) != frame.length or zlib.crc32(view) != frame.crc32:
+            check_frame(view, self._places.described, frame.number, self._decoder.names)
+        return view
+
+    def _together(
+        self, frames: Sequence[FramePlace], views: Sequence[memoryview]
+    ) -> pa.Buffer | bytes:
+        begin, end = self._begin(frames[0]), self._begin(frames[-1]) + frames[-1].length
+        if end - begin == sum(frame.length for frame in frames):
+            return self._stored.slice(begin, end - begin)
+        return b"".join(views)
+
+
+_DECOMPRESSED_ALONE = 3
+"""Frames of a chunk that are decompressed one by one; of more, one call for all costs less."""
+
+_SMALL_BYTES = 64 << 10
+"""Content of a frame that is decompressed by a context that is kept: ``_ZSTD`` makes one, which
+takes as long as to decompress so much."""
+
+
+def _content(stored: memoryview, frame: FramePlace) -> pa.Buffer:
+    """Decompress a frame; it is an error when it has other bytes than its columns."""
+    content = None
+    if frame.raw_length <= _SMALL_BYTES:
+        content = content_stated(stored, frame.raw_length)
+    return _ZSTD.decompress(stored, frame.raw_length) if content is None else content

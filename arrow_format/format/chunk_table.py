@@ -31,23 +31,46 @@ class Encoding(IntEnum):
     """Zstd frames of packed columns."""
 
 
-class Selection(NamedTuple):
-    """The frames with some columns of a chunk, and where those are in what the frames hold."""
+FRAMES = int(Encoding.FRAMES)
+"""A member of an enumeration is looked up by a function in Python, for each chunk."""
 
-    frames: list[int]
-    """Their numbers, ascending."""
-    num_bytes: int
-    """Raw bytes of those frames."""
-    sections: list[tuple[int, int, int]]
-    """For each column its position, and the raw bytes ``[start, stop)`` that hold it."""
+
+class FramePlace(NamedTuple):
+    """A frame of a chunk. Plain integers: for few columns they are much faster than arrays."""
+
+    number: int
+    offset: int
+    """Byte of the chunk at which it starts."""
+    length: int
+    """Its stored bytes."""
+    crc32: int
+    """CRC-32 (zlib) of these."""
+    raw_length: int
+    """Bytes of its columns before compression."""
+
+
+class ChunkPlaces(NamedTuple):
+    """Where some columns of a chunk are."""
+
+    table: ChunkTable
+    chunk: int
+    """Its number in the table."""
+    encoding: int
+    """Mostly a value of :class:`Encoding`; another where a newer version wrote the chunk."""
+    frames: list[FramePlace]
+    """Those that have the columns, ascending."""
+    columns: list[tuple[int, int, int]]
+    """For each column which of these frames has it, and its bytes ``[start, stop)`` there."""
+
+    @property
+    def described(self) -> ChunkFrames:
+        """All frames of the chunk."""
+        return self.table.frames(self.chunk)
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkFrames:
-    """The frames of one chunk.
-
-    Plain integers: for the few columns of most reads they are much faster than arrays.
-    """
+    """The frames of one chunk."""
 
     encoding: int
     """Mostly a value of :class:`Encoding`; another where a newer version wrote the chunk."""
@@ -59,8 +82,6 @@ class ChunkFrames:
     """Stored bytes of each frame."""
     crc32: Sequence[int]
     """CRC-32 (zlib) of the stored bytes of each frame."""
-    fetched: Sequence[int] | None = None
-    """The frames of which there are bytes, ascending; all when None."""
 
     @property
     def num_bytes(self) -> int:
@@ -74,33 +95,12 @@ class ChunkFrames:
 
     @property
     def edges(self) -> list[int]:
-        """Byte at which each frame starts in those that were fetched, then their length."""
-        lengths = self.length
-        if self.fetched is not None:
-            lengths = [0] * len(lengths)
-            for frame in self.fetched:
-                lengths[frame] = self.length[frame]
-        return [*accumulate(lengths, initial=0)]
+        """Byte at which each frame starts, then their length."""
+        return [*accumulate(self.length, initial=0)]
 
     def columns_of(self, frame: int) -> list[int]:
         """Return the positions of the columns that a frame holds."""
         return [column for column, of in enumerate(self.column_frame) if of == frame]
-
-    def select(self, columns: Sequence[int]) -> Selection:
-        """Return which frames to decompress for the columns at some positions."""
-        frames = sorted({self.column_frame[i] for i in columns})
-        contents = dict.fromkeys(frames, 0)
-        starts = {}
-        for column, frame in enumerate(self.column_frame):
-            if frame in contents:
-                starts[column] = contents[frame]
-                contents[frame] += self.column_raw_length[column]
-        begins = dict(zip(frames, accumulate(contents.values(), initial=0), strict=False))
-        sections = []
-        for i in columns:
-            start = begins[self.column_frame[i]] + starts[i]
-            sections.append((i, start, start + self.column_raw_length[i]))
-        return Selection(frames, sum(contents.values()), sections)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,24 +219,31 @@ class ChunkTable:
         of_columns = self.column_frame.nbytes + self.column_raw_length.nbytes
         return of_chunks + of_columns + self.frame_length.nbytes + self.frame_crc32.nbytes
 
-    def wanted_frames(
-        self, chunk: int, columns: Sequence[int]
-    ) -> tuple[list[int], list[int]] | None:
-        """Return the frames that have some columns of a chunk, and the lengths of all of its own.
-
-        The frames ascend. None where they are all of the chunk, or it has other than frames.
-        """
-        if self.encoding[chunk] != Encoding.FRAMES:
-            return None
-        frame_of = self.column_frame[chunk].tolist()
-        wanted = {frame_of[column] for column in columns}
-        if len(wanted) == self.num_frames[chunk]:
-            return None
+    def places(self, chunk: int, columns: Iterable[int]) -> ChunkPlaces:
+        """Return where columns at some positions are in a chunk."""
         first, end = self.first_frame[chunk : chunk + 2].tolist()
-        return sorted(wanted), self.frame_length[first:end].tolist()
+        frame_of = self.column_frame[chunk].tolist()
+        raw_lengths = dict.fromkeys(sorted({frame_of[i] for i in columns}), 0)
+        edges = []
+        for frame, raw_length in zip(frame_of, self.column_raw_length[chunk].tolist(), strict=True):
+            start = raw_lengths.get(frame)
+            if start is None:
+                edges.append((0, 0))
+            else:
+                raw_lengths[frame] = start + raw_length
+                edges.append((start, start + raw_length))
+        lengths, sums = self.frame_length[first:end].tolist(), self.frame_crc32[first:end].tolist()
+        offsets = [*accumulate(lengths, initial=0)]
+        frames = [
+            FramePlace(frame, offsets[frame], lengths[frame], sums[frame], raw_length)
+            for frame, raw_length in raw_lengths.items()
+        ]
+        index = {frame: i for i, frame in enumerate(raw_lengths)}
+        in_frames = [(index[frame_of[i]], *edges[i]) for i in columns]
+        return ChunkPlaces(self, chunk, int(self.encoding[chunk]), frames, in_frames)
 
-    def frames(self, chunk: int, fetched: Sequence[int] | None = None) -> ChunkFrames:
-        """Return the frames of a chunk, of which there are the bytes of some; of all when None."""
+    def frames(self, chunk: int) -> ChunkFrames:
+        """Return the frames of a chunk."""
         first, end = self.first_frame[chunk : chunk + 2].tolist()
         return ChunkFrames(
             int(self.encoding[chunk]),
@@ -244,7 +251,6 @@ class ChunkTable:
             self.column_raw_length[chunk].tolist(),
             self.frame_length[first:end].tolist(),
             self.frame_crc32[first:end].tolist(),
-            fetched,
         )
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:

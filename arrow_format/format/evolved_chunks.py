@@ -13,11 +13,11 @@ from arrow_format.arrays.schema_evolution import has_same_columns
 from arrow_format.format.chunk_codec import ChunkDecoder, OpenChunk
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
 
-    from arrow_format.format.chunk_table import ChunkFrames
+    from arrow_format.format.chunk_table import ChunkPlaces
 
 
 class EvolvedChunkDecoder(ChunkDecoder):
@@ -34,12 +34,14 @@ class EvolvedChunkDecoder(ChunkDecoder):
     def open_chunk(
         self,
         stored: pa.Buffer,
-        frames: ChunkFrames,
+        places: ChunkPlaces,
         num_rows: int,
         rows: tuple[int, int] | None = None,
+        fetched: Mapping[int, int] | None = None,
     ) -> OpenChunk:
         """Return a chunk; its columns will be those of the later schema."""
-        return _EvolvedChunk(super().open_chunk(stored, frames, num_rows, rows), self._fit)
+        chunk = super().open_chunk(stored, places, num_rows, rows, fetched)
+        return _EvolvedChunk(chunk, self._fit)
 
 
 class _EvolvedChunk(OpenChunk):

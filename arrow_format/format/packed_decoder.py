@@ -31,7 +31,7 @@ from arrow_format.format.packed_layout import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     import numpy.typing as npt
 
@@ -49,29 +49,28 @@ class Unpacker:
 
     def unpack(
         self,
-        content: pa.Buffer,
-        sections: Iterable[tuple[int, int, int]],
+        sections: Iterable[tuple[int, pa.Buffer, int, int]],
         num_rows: int,
         rows: tuple[int, int] | None = None,
     ) -> list[pa.Array]:
         """Return columns of ``num_rows`` rows; values stored as Arrow has them are views.
 
-        Of ``rows``, ``[first, end)``, where these are given: they are no views of ``content``.
+        Of ``rows``, ``[first, end)``, where these are given: they are no views.
 
-        ``sections`` are triples of a column's position in the schema and the bytes
-        ``[start, stop)`` of ``content`` that hold it, each of which becomes 16 at most. Raises
-        ValueError for what is no packed column of that type.
+        ``sections`` are a column's position in the schema, and the buffer and its bytes
+        ``[start, stop)`` that hold it, each of which becomes 16 at most. Raises ValueError for what
+        is no packed column of that type.
         """
-        reader = _Reader(content)
+        run = rows or (0, num_rows)
         arrays = []
-        for column, start, stop in sections:
+        for column, content, start, stop in sections:
             known = self._nodes.get(column)
             if known is None:
                 type_ = self._schema.field(column).type
                 known = self._nodes[column] = _node_of(type_), NODE.size * num_nodes(type_)
             node, header_bytes = known
-            reader.begin(start, start + header_bytes, stop)
-            arrays.append(reader.array(node, num_rows, *(rows or (0, num_rows))))
+            reader = _Reader(content, start, start + header_bytes, stop)
+            arrays.append(reader.array(node, num_rows, *run))
             reader.end()
         return arrays
 
@@ -119,19 +118,19 @@ def _node_of(type_: pa.DataType) -> _Node:
 
 
 class _Reader:
-    """Reads nodes one after the other."""
+    """Reads the nodes of a column one after the other.
 
-    def __init__(self, content: pa.Buffer) -> None:
-        self._content = content
-        self._view = memoryview(content)
-        self._position = self._stop = 0
-        self._headers: Iterator[tuple[int, int, int, int]] = iter(())
+    Their headers are in ``[start, position)`` of ``content``, their buffers follow up to ``stop``.
+    """
 
-    def begin(self, start: int, position: int, stop: int) -> None:
-        """Begin a column: headers in ``[start, position)``, buffers up to ``stop``."""
+    __slots__ = ("_content", "_headers", "_position", "_stop", "_view")
+
+    def __init__(self, content: pa.Buffer, start: int, position: int, stop: int) -> None:
         if position > stop:
             msg = f"a column of {stop - start} bytes is shorter than its headers"
             raise ValueError(msg)
+        self._content = content
+        self._view = memoryview(content)
         self._headers = NODE.iter_unpack(self._view[start:position])
         self._position, self._stop = position, stop
 

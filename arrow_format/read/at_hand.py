@@ -105,6 +105,7 @@ class AtHand(ABC):
         columns: Sequence[str] | None = None,
         *,
         filter: str | pc.Expression | None = None,
+        ordered: bool = True,
         batch_size: int | None = None,
         with_subpartition: bool = False,
     ) -> BatchReader:
@@ -141,11 +142,16 @@ class AtHand(ABC):
         columns: Sequence[str] | None = None,
         *,
         filter: str | pc.Expression | None = None,
+        ordered: bool = True,
         with_subpartition: bool = False,
     ) -> pa.Table:
         """Return rows in memory; parameters, order and errors are those of :meth:`read`."""
         return self.read(
-            subpartitions, columns, filter=filter, with_subpartition=with_subpartition
+            subpartitions,
+            columns,
+            filter=filter,
+            ordered=ordered,
+            with_subpartition=with_subpartition,
         ).read_all()
 
     def to_pandas(
@@ -154,6 +160,7 @@ class AtHand(ABC):
         columns: Sequence[str] | None = None,
         *,
         filter: str | pc.Expression | None = None,
+        ordered: bool = True,
         with_subpartition: bool = False,
     ) -> Any:  # noqa: ANN401
         """Return rows as a :class:`pandas.DataFrame`, in the types that PyArrow chooses.
@@ -162,20 +169,29 @@ class AtHand(ABC):
         :meth:`read`.
         """
         return self.read(
-            subpartitions, columns, filter=filter, with_subpartition=with_subpartition
+            subpartitions,
+            columns,
+            filter=filter,
+            ordered=ordered,
+            with_subpartition=with_subpartition,
         ).read_pandas()
 
-    def to_polars(self, subpartitions: Iterable[int] | None = None) -> pl.LazyFrame:
+    def to_polars(
+        self, subpartitions: Iterable[int] | None = None, *, ordered: bool = False
+    ) -> pl.LazyFrame:
         """Return a lazy frame of Polars, which reads only what its query needs.
 
         The columns of the query, its predicates on them and its first number of rows reach the
-        shuffle. Each time it is collected, it reads this version, batch by batch, in the order of
-        :meth:`read`. The types are those Polars gives to the columns of Arrow.
+        shuffle. Each time it is collected, it reads this version, batch by batch. The types are
+        those Polars gives to the columns of Arrow.
 
         Parameters
         ----------
         subpartitions
             Some subpartitions; all when None.
+        ordered
+            Whether rows come in the order of :meth:`read`; otherwise in that of its
+            ``ordered=False``.
 
         Raises
         ------
@@ -188,19 +204,25 @@ class AtHand(ABC):
         """
         with needed_by("to_polars()"):
             from arrow_format.beside.polars_source import lazy_frame
-        return lazy_frame(self, subpartitions)
+        return lazy_frame(self, subpartitions, ordered=ordered)
 
-    def to_dataset(self) -> ds.Dataset:
+    def to_dataset(self, *, ordered: bool = False) -> ds.Dataset:
         """Return a dataset of PyArrow, from which DuckDB reads only what a query needs.
 
         DuckDB finds it by the name of its variable, and asks for columns and filters. PyArrow's
         own methods (``to_table``, ``to_batches``, ``head``, ``count_rows``) and
         ``polars.scan_pyarrow_dataset`` do so too. What reads files of a dataset, such as its joins
         and sorting, raises OptionError.
+
+        Parameters
+        ----------
+        ordered
+            Whether rows come in the order of :meth:`read`; otherwise in that of its
+            ``ordered=False``.
         """
         from arrow_format.beside.dataset import ShuffleDataset
 
-        return ShuffleDataset(self)
+        return ShuffleDataset(self, ordered)
 
     def to_dask(
         self,

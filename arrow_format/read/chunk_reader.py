@@ -18,7 +18,7 @@ from arrow_format.arrays.buffers import to_arrow
 from arrow_format.arrays.selection import take, take_runs
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
 from arrow_format.format.chunk_codec import EncodedChunk, batch_of, check_frame
-from arrow_format.format.chunk_table import Encoding
+from arrow_format.format.chunk_table import FRAMES, Encoding
 from arrow_format.format.regions import RegionKind
 from arrow_format.read.buffer_pool import ReadBufferPool
 from arrow_format.read.partitioned_file import IndexPart
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from arrow_format.filters.row_filter import RowFilter
     from arrow_format.format.chunk_codec import ChunkDecoder, OpenChunk
-    from arrow_format.format.chunk_table import ChunkFrames
+    from arrow_format.format.chunk_table import ChunkPlaces
     from arrow_format.format.evolved_chunks import ChunkDecoders
     from arrow_format.model import Int32Array, Int64Array
     from arrow_format.read.partitioned_file import PartitionedFileReader, UnfinishedFile
@@ -78,6 +78,8 @@ class ChunkReader:
         self._wanted = wanted
         self._decoder = decoder
         self._read_ahead_bytes = read_ahead_bytes
+        self._known_places: dict[tuple[int, int], ChunkPlaces] = {}
+        """Of chunks that were planned and not decoded yet, by part and number."""
 
     def reading(self, decoders: ChunkDecoders) -> ChunkReader:
         """Return a reader of other columns of the same file."""
@@ -103,7 +105,7 @@ class ChunkReader:
         """Yield all chunks of adjacent regions as they are stored, in file order."""
         names = self.index.metadata.data_schema.names
         for chunk, stored in self._fetch(self.plan(first_region, end_region)):
-            frames = self._frames(chunk)
+            frames = self.index.regions[chunk.part].chunks.frames(chunk.chunk)
             if frames.encoding == Encoding.FRAMES:
                 with self.located(chunk):
                     for number, (start, stop) in enumerate(pairwise(frames.edges)):
@@ -128,7 +130,8 @@ class ChunkReader:
         with self.located(chunk):
             num_rows = self._num_rows(chunk)
             first, end = rows[0], num_rows if rows[1] is None else rows[1]
-            return self._decoder.decode(stored, self._frames(chunk), num_rows, (first, end))
+            places = self._places(chunk)
+            return self._decoder.decode(stored, places, num_rows, (first, end), chunk.frames)
 
     def decode_wanted(self, chunk: ChunkRead, stored: pa.Buffer) -> pa.RecordBatch:
         """Return the rows that are wanted of a chunk; they keep no others in memory."""
@@ -142,7 +145,7 @@ class ChunkReader:
         with self.located(chunk):
             rows = chunk.first_row, chunk.end_row
             return self._decoder.open_chunk(
-                stored, self._frames(chunk), self._num_rows(chunk), rows
+                stored, self._places(chunk), self._num_rows(chunk), rows, chunk.frames
             )
 
     @contextmanager
@@ -154,24 +157,31 @@ class ChunkReader:
             msg = f"{self.where(chunk)}: {error}. {ADVICE}"
             raise type(error)(msg) from error
 
-    def wanted(self, chunks: Iterable[ChunkRead], also: Iterable[int] = ()) -> Iterable[ChunkRead]:
+    def wanted(self, chunks: Iterable[ChunkRead], also: Sequence[int] = ()) -> Iterable[ChunkRead]:
         """Return chunks of a plan with the frames that are read of them.
 
         Those have the columns that are decoded, and ``also`` others of the file, by position.
         """
-        columns = [*{*self._decoder.columns, *also}]
+        columns = self._decoder.columns
+        columns = [*columns, *(column for column in also if column not in columns)]
         if len(columns) == len(self._decoder.stored):
             return chunks
         return (self._with_frames(chunk, columns) for chunk in chunks)
 
     def _with_frames(self, chunk: ChunkRead, columns: Sequence[int]) -> ChunkRead:
-        frames = self.index.regions[chunk.part].chunks.wanted_frames(chunk.chunk, columns)
-        if frames is None:
+        places = self.index.regions[chunk.part].chunks.places(chunk.chunk, columns)
+        if places.encoding != FRAMES:
             return chunk
-        return with_frames(chunk, *frames, self.storage.gap_bytes)
+        if len(columns) == len(self._decoder.columns):
+            self._known_places[chunk.part, chunk.chunk] = places
+        frames = [frame[:3] for frame in places.frames]
+        return with_frames(chunk, frames, self.storage.gap_bytes)
 
-    def _frames(self, chunk: ChunkRead) -> ChunkFrames:
-        return self.index.regions[chunk.part].chunks.frames(chunk.chunk, chunk.frames)
+    def _places(self, chunk: ChunkRead) -> ChunkPlaces:
+        known = self._known_places.pop((chunk.part, chunk.chunk), None)
+        if known is not None:
+            return known
+        return self.index.regions[chunk.part].chunks.places(chunk.chunk, self._decoder.columns)
 
     def _num_rows(self, chunk: ChunkRead) -> int:
         start, stop = self.index.regions[chunk.part].chunk_rows(chunk.chunk)
@@ -216,6 +226,8 @@ class ChunkReader:
             is_view = left[-1] - left[0] == len(left) - 1
             kept = copied(kept) if is_view and 2 * len(left) < batch.num_rows else kept
             return self._runs(chunk, kept, left, first, end)
+        if hi - lo == batch.num_rows:
+            return self._runs(chunk, batch, None, first, end)
         wanted = batch.slice(lo - batch_start, hi - lo)
         if 2 * (hi - lo) < batch.num_rows or (not may_keep_chunk and hi - lo < batch.num_rows):
             wanted = copied(wanted)

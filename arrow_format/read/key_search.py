@@ -6,7 +6,7 @@ of any other the key columns of all rows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -141,7 +141,7 @@ def with_matches(
             if source.order in looks:
                 rows_of = [found.get((source.order, one.part, one.chunk)) for one in chunks]
                 chunks = [
-                    replace(one, first_row=one.first_row + rows[0], end_row=one.first_row + rows[1])
+                    one._replace(first_row=one.first_row + rows[0], end_row=one.first_row + rows[1])
                     for one, rows in zip(chunks, rows_of, strict=True)
                     if rows is not None
                 ]

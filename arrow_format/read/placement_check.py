@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -57,7 +56,7 @@ class PlacementCheck:
         """
         part = source.index.regions[chunk.part]
         start, end = part.chunk_rows(chunk.chunk)
-        known = replace(chunk, first_row=max(0, -start), end_row=min(end, part.num_rows) - start)
+        known = chunk._replace(first_row=max(0, -start), end_row=min(end, part.num_rows) - start)
         schema = source.index.metadata.data_schema
         decoder = ChunkDecoder(schema, self.columns_of(schema))
         rows = ChunkReader(source.index, decoder).decode(chunk, stored)

@@ -7,9 +7,9 @@ region, two where the range crosses the region's rotation. Source: FLIP-148, "I/
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from itertools import pairwise, repeat
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from arrow_format.errors import OptionError
 from arrow_format.format.regions import RegionKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from arrow_format.model import Int64Array
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkRead:
+class ChunkRead(NamedTuple):
     """Rows wanted from one chunk."""
 
     region: int
@@ -42,8 +41,8 @@ class ChunkRead:
     length: int
     part: int = 0
     """Position of that region or part in what is known of the file."""
-    frames: tuple[int, ...] | None = None
-    """Numbers of the frames that are wanted, ascending; all when None."""
+    frames: Mapping[int, int] | None = None
+    """Frames that are wanted, by number, each with the bytes of those before; all when None."""
     pieces: tuple[tuple[int, int], ...] | None = None
     """Bytes ``(offset, length)`` of the file that have those; all of the chunk when None."""
 
@@ -86,18 +85,20 @@ def plan_chunks(
     ``first_region`` others before them.
     """
     for part, region in enumerate(regions, first_region):
+        chunks = region.chunks
         for lo, hi in region.row_extents(first, end, num_subpartitions):
-            for chunk in range(*region.chunk_extent(lo, hi)):
-                start, stop = region.chunk_rows(chunk)
-                yield ChunkRead(
-                    region.number,
-                    chunk,
-                    max(lo - start, 0),
-                    min(hi, stop) - start,
-                    int(region.chunks.offset[chunk]),
-                    int(region.chunks.length[chunk]),
-                    part,
-                )
+            begin, stop = region.chunk_extent(lo, hi)
+            starts = chunks.first_row[begin:stop]
+            yield from map(
+                ChunkRead,
+                repeat(region.number),
+                range(begin, stop),
+                np.maximum(lo - starts, 0).tolist(),
+                np.minimum(hi - starts, chunks.num_rows[begin:stop]).tolist(),
+                chunks.offset[begin:stop].tolist(),
+                chunks.length[begin:stop].tolist(),
+                repeat(part),
+            )
 
 
 def plan_ranges(
@@ -153,27 +154,28 @@ def plan_wanted(
 
 
 def with_frames(
-    chunk: ChunkRead, frames: Sequence[int], lengths: Sequence[int], max_gap_bytes: int
+    chunk: ChunkRead, frames: Iterable[tuple[int, int, int]], max_gap_bytes: int
 ) -> ChunkRead:
-    """Return a chunk of which some frames are wanted, by the lengths of all of them.
+    """Return a chunk of which some frames are wanted: their numbers, first bytes and lengths.
 
-    It is wanted whole where no gap between them, nor before and behind, is more than
-    ``max_gap_bytes``: to cut it into its frames would gain nothing.
+    They ascend. The chunk is wanted whole where no gap between them, nor before and behind, is more
+    than ``max_gap_bytes``: to cut it into its frames would gain nothing.
     """
-    edges = [*accumulate(lengths, initial=0)]
     pieces: list[tuple[int, int]] = []
-    end = most = 0
-    for frame in frames:
-        start, stop = edges[frame], edges[frame + 1]
+    fetched: dict[int, int] = {}
+    num_bytes = end = most = 0
+    for number, start, length in frames:
+        fetched[number] = num_bytes
+        num_bytes += length
         most = max(most, start - end)
         if pieces and start == end:
-            start, _ = pieces.pop()
-        pieces.append((start, stop - start))
-        end = stop
-    if frames and max(most, edges[-1] - end) <= max_gap_bytes:
+            pieces[-1] = (pieces[-1][0], pieces[-1][1] + length)
+        else:
+            pieces.append((chunk.offset + start, length))
+        end = start + length
+    if pieces and max(most, chunk.length - end) <= max_gap_bytes:
         return chunk
-    of_file = tuple((chunk.offset + start, length) for start, length in pieces)
-    return replace(chunk, frames=tuple(frames), pieces=of_file)
+    return chunk._replace(frames=fetched, pieces=tuple(pieces))
 
 
 def bytes_to_read(chunk: ChunkRead, end: int, max_gap_bytes: int) -> tuple[int, int]:

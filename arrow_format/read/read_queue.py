@@ -28,6 +28,11 @@ END = (1 << 62, 0)
 """Position of a queue that has nothing left to read."""
 
 
+def joined_pieces(pieces: Sequence[pa.Buffer]) -> pa.Buffer:
+    """Return the pieces of a chunk as one buffer: a copy where there are several."""
+    return pieces[0] if len(pieces) == 1 else pa.py_buffer(b"".join(pieces))
+
+
 @dataclass(slots=True)
 class FetchedRead(Generic[FileT]):
     """What was read together, and how many of its chunks were delivered."""
@@ -50,7 +55,7 @@ class FetchedRead(Generic[FileT]):
                 self._range += 1
             start, _ = self.read.ranges[self._range]
             pieces.append(self.buffers[self._range].slice(offset - start, length))
-        return chunk, pieces[0] if len(pieces) == 1 else pa.py_buffer(b"".join(pieces))
+        return chunk, joined_pieces(pieces)
 
     @property
     def is_empty(self) -> bool:

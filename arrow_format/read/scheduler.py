@@ -18,10 +18,10 @@ from arrow_format.concurrency import run_concurrently
 from arrow_format.errors import ClosedError, CorruptShuffleError
 from arrow_format.read.buffer_pool import ReadBufferPool
 from arrow_format.read.open_files import OpenFiles
-from arrow_format.read.read_queue import FileT, ReadQueue
+from arrow_format.read.read_queue import FileT, ReadQueue, joined_pieces
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Generator, Iterable, Iterator, Sequence
 
     import pyarrow as pa
 
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 MAX_ROUND_BYTES = 8 << 20
 """Bytes read for a reader at a time: more gains nothing and delays the others."""
+
+TOGETHER_BYTES = 512 << 10
+"""Bytes that are read in one call where nothing is read ahead: the processor's cache keeps them."""
 
 ADVICE = "Restore the file from a copy or write the shuffle again"
 
@@ -84,6 +87,7 @@ class ReadScheduler:
         self._reads_ahead = read_ahead
         # One reentrant lock for both: a reader that is garbage closes itself in any thread.
         self._files = OpenFiles(self._pool.changed, mapped=mapped)
+        self._mapped = mapped
         self._readers: list[ScheduledReader[Any]] = []
         self._thread: threading.Thread | None = None
 
@@ -129,6 +133,32 @@ class ReadScheduler:
         with self.add_reader([(file, chunks)]) as reader:
             for _, chunk, stored in reader:
                 yield chunk, stored
+
+    def straight(
+        self, files: Iterable[tuple[FileT, Iterable[ChunkRead]]]
+    ) -> Generator[tuple[FileT, ChunkRead, pa.Buffer]]:
+        """Yield the chunks of files as :meth:`add_reader` does, each read when it is asked for.
+
+        For local files that are read from one end to the other, where the system reads ahead: it
+        takes no thread, and no bytes of the pool, since it has :data:`TOGETHER_BYTES` at a time.
+        """
+        for file, chunks in files:
+            opened = None
+            try:
+                for together in _in_runs(chunks):
+                    try:
+                        if opened is None:
+                            opened = file.storage.open_reader(file.path, mapped=self._mapped)
+                        read = opened.get_ranges([at for chunk in together for at in chunk.ranges])
+                    except CorruptShuffleError as error:
+                        raise _wanted_for(error, file, together) from error
+                    buffers = iter(read)
+                    for chunk in together:
+                        pieces = [*islice(buffers, len(chunk.ranges))]
+                        yield file, chunk, joined_pieces(pieces)
+            finally:
+                if opened is not None:
+                    opened.close()
 
     def release(self) -> None:
         """Close all readers; consumers that wait for a chunk get a :class:`ClosedError`."""
@@ -225,10 +255,31 @@ class ReadScheduler:
             ranges = [place for read in reads for place in read.ranges]
             return self._files.read(file, ranges) if ranges else []
         except CorruptShuffleError as error:
-            first, last = reads[0].chunks[0].region, reads[-1].chunks[-1].region
-            which = f"region {first}" if first == last else f"regions {first} to {last}"
-            msg = f"{error}; wanted for {which} of {file.described}. {ADVICE}"
-            raise type(error)(msg) from error
+            raise _wanted_for(
+                error, file, [chunk for read in reads for chunk in read.chunks]
+            ) from error
+
+
+def _in_runs(chunks: Iterable[ChunkRead]) -> Iterator[list[ChunkRead]]:
+    """Yield chunks in runs of at most :data:`TOGETHER_BYTES` of what is wanted, one at least."""
+    run: list[ChunkRead] = []
+    num_bytes = 0
+    for chunk in chunks:
+        num_bytes += chunk.num_bytes
+        if run and num_bytes > TOGETHER_BYTES:
+            yield run
+            run, num_bytes = [], chunk.num_bytes
+        run.append(chunk)
+    if run:
+        yield run
+
+
+def _wanted_for(
+    error: CorruptShuffleError, file: DataFile, chunks: Sequence[ChunkRead]
+) -> CorruptShuffleError:
+    first, last = chunks[0].region, chunks[-1].region
+    which = f"region {first}" if first == last else f"regions {first} to {last}"
+    return type(error)(f"{error}; wanted for {which} of {file.described}. {ADVICE}")
 
 
 class ScheduledReader(Generic[FileT]):

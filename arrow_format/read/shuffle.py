@@ -67,6 +67,10 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 64 << 10
 
+UNORDERED_ROWS = 1 << 10
+"""Rows that a batch has at least where chunks are handed over as they are: to copy more costs more
+than a batch does."""
+
 PINNED_KEPT = 2
 """Pinned shuffles that a process keeps with their indexes: its next tasks read the same ones."""
 
@@ -333,6 +337,7 @@ class Shuffle(VersionFacts, AtHand):
         columns: Sequence[str] | None = None,
         *,
         filter: str | pc.Expression | None = None,
+        ordered: bool = True,
         batch_size: int | None = None,
         with_subpartition: bool = False,
     ) -> BatchReader:
@@ -354,8 +359,13 @@ class Shuffle(VersionFacts, AtHand):
             comparisons of columns with values, ``isin``, null checks, and, or, not. Delivers
             exactly the rows for which Spark's ``where``, or PyArrow, finds it true. Files, regions
             and chunks that cannot have such rows are not read. All rows when None.
+        ordered
+            Otherwise subpartitions alternate: batches are chunks as they lie in the files, which is
+            faster, and takes the memory of a few of them. The rows of each subpartition are in the
+            same order still. What is sorted comes in its order either way.
         batch_size
-            Rows of each batch, the last one excepted; about 64 Ki or ``batch_bytes`` when None.
+            Rows of each batch, the last one excepted; when None about 64 Ki or ``batch_bytes``, or
+            those of a chunk.
         with_subpartition
             Append the int32 column ``_subpartition``.
 
@@ -381,22 +391,31 @@ class Shuffle(VersionFacts, AtHand):
         """
         if filter is not None:
             return self.where(filter).read(
-                subpartitions, columns, batch_size=batch_size, with_subpartition=with_subpartition
+                subpartitions,
+                columns,
+                ordered=ordered,
+                batch_size=batch_size,
+                with_subpartition=with_subpartition,
             )
         asked = check_subpartitions(subpartitions, self.num_subpartitions)
         schema = self.schema_of(columns, with_subpartition=with_subpartition)
+        ordered = ordered or bool(self.sort_by)
+        in_batches = partial(
+            as_batches,
+            schema=schema,
+            with_subpartition=with_subpartition,
+            min_rows=BATCH_ROWS if ordered else UNORDERED_ROWS,
+            max_bytes=self._options.batch_bytes,
+        )
 
         def batches() -> Iterator[pa.RecordBatch]:
+            if not ordered:
+                yield from in_batches(self._reader.straight(asked, columns, self._selection))
+                return
             groups = self._groups(asked, columns)
             kept = self._reader.kept_chunks(groups)
             for group in groups:
-                yield from as_batches(
-                    self._ordered(*group, columns, kept=kept),
-                    schema,
-                    with_subpartition=with_subpartition,
-                    min_rows=BATCH_ROWS,
-                    max_bytes=self._options.batch_bytes,
-                )
+                yield from in_batches(self._ordered(*group, columns, kept=kept))
 
         read = batches()
         return BatchReader(schema, read if batch_size is None else in_batches_of(read, batch_size))

@@ -19,7 +19,7 @@ from arrow_format.read.buffer_pool import ReadBufferPool
 from arrow_format.read.estimates import estimate_column_share, estimate_raw_bytes
 from arrow_format.read.index_cache import IndexCache
 from arrow_format.read.kept_chunks import KeptChunks
-from arrow_format.read.plan import extent_of, group_adjacent
+from arrow_format.read.plan import adjacent_ranges, extent_of, group_adjacent
 from arrow_format.read.scheduler import ReadScheduler
 from arrow_format.read.sorted_reader import sorted_rows
 from arrow_format.read.subpartition_reader import SortMergeSubpartitionReader
@@ -187,6 +187,17 @@ class VersionReader:
         ranges = [(first, end)] if selection is None else selection.ranges(first, end)
         for subpartition in chain.from_iterable(starmap(range, ranges)):
             yield from reader(subpartition, subpartition + 1, columns)
+
+    def straight(
+        self, asked: list[int] | None, columns: Sequence[str] | None, selection: Selection | None
+    ) -> Iterator[Rows]:
+        """Yield the rows of some subpartitions, all when None, as they lie in the files.
+
+        Of adjacent ones together: these alternate, and the rows of each keep their order.
+        """
+        wanted = range(self._snapshot.newest.num_subpartitions) if asked is None else asked
+        for first, end in adjacent_ranges(wanted):
+            yield from self.reader(first, end, columns, selection=selection).straight()
 
     def _release_at_times(self) -> None:
         """Give back what was freed: Arrow's allocator keeps it for a while, in each thread.

@@ -353,6 +353,7 @@ class PosixReader:
         self._path = f"{root}/{path}"  # no Path: a lookup opens hundreds of files
         with os_errors("read it", self._path):
             self._handle = open_file(root, path)
+            self._num_bytes = os.fstat(self._handle).st_size
 
     @property
     def num_bytes(self) -> int:
@@ -361,7 +362,9 @@ class PosixReader:
 
     def get_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
         with os_errors("read it", self._path):
-            _check_ranges(ranges, os.fstat(self._handle).st_size, self._path)
+            if max(map(sum, ranges), default=0) > self._num_bytes:
+                self._num_bytes = os.fstat(self._handle).st_size  # it may have grown
+            _check_ranges(ranges, self._num_bytes, self._path)
             return [_pread(self._handle, offset, length, self._path) for offset, length in ranges]
 
     def close(self) -> None:

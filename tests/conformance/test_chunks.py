@@ -17,6 +17,7 @@ from arrow_format.format.chunk_table import Encoding
 from arrow_format.options import MAX_CHUNK_BYTES
 from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.open import PosixStorage
+from tests.support.chunks import decoded
 from tests.support.guarantees import guarantee
 
 CODECS = pytest.mark.parametrize("codec", ["none", "zstd"])
@@ -114,7 +115,8 @@ def test_chunks_decode_alone_and_in_any_order(tmp_path, codec):
     found = {}
     for i in [*order, *order[:3]]:
         start = int(chunks.offset[i])
-        found[i] = decoder.decode(
+        found[i] = decoded(
+            decoder,
             pa.py_buffer(stored[start : start + int(chunks.length[i])]),
             chunks.frames(i),
             edges[i + 1] - edges[i],

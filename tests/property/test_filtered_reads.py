@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -130,6 +131,37 @@ def test_a_filtered_read_is_the_whole_read_filtered(history, condition, columns,
         steps = {step.what: step for step in filtered.explain(asked, columns).steps}
         assert all(step.kept <= step.total for step in steps.values())
         assert expected.num_rows == 0 or steps["chunks"].kept
+
+
+@guarantee("unordered reads")
+@settings(max_examples=times(20, 300))
+@given(histories(), st.none() | conditions, some_columns, st.booleans(), st.data())
+def test_an_unordered_read_alternates_subpartitions_and_nothing_else(
+    history, condition, columns, is_on_store, data
+):
+    """Rows of an unordered read are those of the ordered one, of each subpartition in its order."""
+    with written(history) as shuffle, pytest.MonkeyPatch.context() as patch:
+        if is_on_store:  # where chunks are read ahead
+            patch.setattr(type(shuffle.storage), "max_requests", 8)
+        if condition is not None:
+            shuffle = shuffle.where(bind_filter(condition, shuffle.schema))
+        n = shuffle.num_subpartitions
+        asked = data.draw(st.none() | st.lists(st.integers(0, n - 1), max_size=4))
+        expected = shuffle.read(asked, columns, with_subpartition=True).read_all()
+        batch_size = data.draw(st.none() | st.integers(1, 50))
+        found = shuffle.read(
+            asked, columns, ordered=False, with_subpartition=True, batch_size=batch_size
+        ).read_all()
+        assert found.schema.equals(expected.schema)
+        assert len(found) == len(expected)
+        place = np.argsort(found["_subpartition"].to_numpy(), kind="stable")
+        assert repr(found.take(place).to_pylist()) == repr(expected.to_pylist())
+        alone = shuffle.read(asked, columns, ordered=False)
+        assert repr(alone.read_all().to_pylist()) == repr(
+            found.drop_columns("_subpartition").to_pylist()
+        )
+        if shuffle.sort_by:
+            assert found.equals(expected) or repr(found.to_pylist()) == repr(expected.to_pylist())
 
 
 @guarantee("counts")

@@ -51,6 +51,7 @@ from arrow_format.log.state import VersionShape
 from arrow_format.log.totals import decode_totals, encode_totals
 from arrow_format.model import Transaction
 from arrow_format.storage.open import PosixStorage
+from tests.support.chunks import decoded
 from tests.support.exhaustive import exhaustive
 from tests.support.guarantees import guarantee
 from tests.support.hostile import (
@@ -340,7 +341,7 @@ def test_chunks(form, rng):
 
     def decode():
         decoder = ChunkDecoder(BATCH.schema, columns)
-        found = decoder.decode(pa.py_buffer(payload), frames, 3)
+        found = decoded(decoder, pa.py_buffer(payload), frames, 3)
         assert found.num_rows == 3
         found.validate()
         for array in found.columns:
@@ -607,7 +608,7 @@ def test_bombs_in_messages_go_unopened():
     assert message.size < 20_000
     frames = message_frames(1, message.size, zlib.crc32(message))
     with little_memory(), pytest.raises(CorruptShuffleError, match="its buffers are compressed"):
-        ChunkDecoder(batch.schema).decode(message, frames, batch.num_rows)
+        decoded(ChunkDecoder(batch.schema), message, frames, batch.num_rows)
 
 
 @guarantee("expansion limits")
@@ -628,10 +629,9 @@ def test_packed_bombs_are_refused_before_anything_is_made(type_, nodes):
     packed = b"".join(NODE.pack(0, width, 0, base) for width, base in nodes)
     gc.collect()  # what earlier tests left is not freed meanwhile
     before = pa.total_allocated_bytes()
+    sections = [(0, pa.py_buffer(packed), 0, len(packed))]
     with little_memory(), pytest.raises(ValueError, match=r"width 0|values"):
-        Unpacker(pa.schema([("c", type_)])).unpack(
-            pa.py_buffer(packed), [(0, 0, len(packed))], num_rows
-        )
+        Unpacker(pa.schema([("c", type_)])).unpack(sections, num_rows)
     assert pa.total_allocated_bytes() == before
 
 
@@ -649,7 +649,7 @@ def test_a_row_of_many_equal_items_is_no_bomb(array):
     batch = pa.record_batch([array], names=["c"])
     assert batch.nbytes > 8 << 20
     (packed,) = PackedRows(batch).columns(0, 1)
-    (found,) = Unpacker(batch.schema).unpack(pa.py_buffer(packed), [(0, 0, len(packed))], 1)
+    (found,) = Unpacker(batch.schema).unpack([(0, pa.py_buffer(packed), 0, len(packed))], 1)
     assert found.equals(array)
 
 

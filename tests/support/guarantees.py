@@ -55,6 +55,9 @@ GUARANTEES: dict[str, dict[str, str]] = {
             "subpartition than it belongs to fails, and names its file and both subpartitions"
         ),
         "row order": "Rows of a subpartition come back by version, map task, region and arrival",
+        "unordered reads": (
+            "With `ordered=False` subpartitions alternate, but rows of one come in the same order"
+        ),
         "sort order": "With `sort_by`, rows come back in that order, which is Spark's",
         "range bounds": (
             "Range bounds never separate rows with equal keys, and nulls are where the order puts "

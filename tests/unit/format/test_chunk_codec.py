@@ -16,6 +16,7 @@ from arrow_format.errors import CorruptShuffleError, FormatVersionError
 from arrow_format.format.chunk_codec import ChunkDecoder, EncodedChunk, FrameEncoder, message_frames
 from arrow_format.format.chunk_table import ChunkFrames, Encoding
 from arrow_format.format.packed_encoder import PackedRows
+from tests.support.chunks import decoded, places_of
 from tests.support.guarantees import guarantee
 from tests.support.small_shuffles import SCHEMA, numbered
 from tests.support.tables import tables
@@ -34,7 +35,8 @@ def encoded(batch, level=1, *, frames=True):
 
 def decode(chunk, rows, schema=SCHEMA, columns=None, **changes):
     decoder = ChunkDecoder(schema, columns)
-    return decoder.decode(pa.py_buffer(chunk.payload), replace(chunk.frames, **changes), rows)
+    frames = replace(chunk.frames, **changes)
+    return decoded(decoder, pa.py_buffer(chunk.payload), frames, rows)
 
 
 def test_chunks_encoded_together_are_those_encoded_alone():
@@ -70,7 +72,8 @@ def test_a_chunk_that_does_not_shrink_grows_by_little():
 
 def opened(chunk, rows, schema, columns=None):
     stored = pa.py_buffer(chunk.payload)
-    return ChunkDecoder(schema, columns).open_chunk(stored, chunk.frames, rows)
+    decoder = ChunkDecoder(schema, columns)
+    return decoder.open_chunk(stored, places_of(chunk.frames, decoder.columns), rows)
 
 
 @FORMS
@@ -148,7 +151,8 @@ def test_decoding_some_rows_is_decoding_all_and_slicing(frames, data):
         chunk = encoded(batch, frames=frames)
         payload = pa.py_buffer(chunk.payload)
         expected = decode(chunk, num_rows, schema).slice(first, end - first)
-        found = ChunkDecoder(schema).decode(payload, chunk.frames, num_rows, (first, end))
+        places = places_of(chunk.frames, range(len(schema)))
+        found = ChunkDecoder(schema).decode(payload, places, num_rows, (first, end))
         found.validate(full=True)
         assert found.schema.equals(expected.schema)
         assert found.num_rows == end - first
@@ -169,7 +173,8 @@ def test_rows_that_are_not_wanted_are_not_kept_in_memory(frames):
     )
     chunk = encoded(batch, frames=frames)
     payload = pa.py_buffer(chunk.payload)
-    found = ChunkDecoder(batch.schema).decode(payload, chunk.frames, 4_000, (1_001, 1_009))
+    places = places_of(chunk.frames, range(batch.num_columns))
+    found = ChunkDecoder(batch.schema).decode(payload, places, 4_000, (1_001, 1_009))
     assert found.equals(batch.slice(1_001, 8))
     for column in found.columns:
         for buffer in column.buffers():
@@ -207,7 +212,7 @@ def test_chunks_decode_independently_and_in_any_order():
     order = list(range(len(chunks)))
     random.Random(2).shuffle(order)
     for i in [*order, *order]:
-        found = decoder.decode(pa.py_buffer(chunks[i].payload), chunks[i].frames, i + 1)
+        found = decoded(decoder, pa.py_buffer(chunks[i].payload), chunks[i].frames, i + 1)
         assert found.equals(batches[i])
 
 
@@ -220,7 +225,7 @@ def test_every_flip_and_every_truncation_is_caught():
         flipped[i] ^= 0xFF
         for damaged in (bytes(flipped), payload[:i]):
             with pytest.raises(CorruptShuffleError, match="CRC-32"):
-                decoder.decode(pa.py_buffer(damaged), chunk.frames, 20)
+                decoded(decoder, pa.py_buffer(damaged), chunk.frames, 20)
 
 
 @guarantee("expansion limits")

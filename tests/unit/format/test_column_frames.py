@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from itertools import pairwise
 
 import zstandard
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from arrow_format.format.chunk_codec import FrameEncoder
 from arrow_format.format.column_frames import MIN_FRAME_BYTES, group_columns
+from tests.support.chunks import places_of
 
 LENGTHS = st.lists(st.sampled_from([16, 24, 1_000, 4_088, 4_096, 9_000]), min_size=1, max_size=30)
 
@@ -41,12 +43,16 @@ def test_some_columns_are_found_in_the_frames_that_hold_them_and_in_no_other(len
     payload = memoryview(chunk.payload)
     contents = [zstandard.decompress(payload[a:b]) for a, b in pairwise(frames.edges)]
     wanted = data.draw(st.lists(st.integers(0, len(lengths) - 1), max_size=8))
-    selection = frames.select(wanted)
-    content = b"".join(contents[frame] for frame in selection.frames)
-    assert len(content) == selection.num_bytes
-    assert [content[start:stop] for _, start, stop in selection.sections] == [
+    places = places_of(frames, wanted)
+    found = [contents[frame.number] for frame in places.frames]
+    assert [*map(len, found)] == [frame.raw_length for frame in places.frames]
+    stored = [payload[at : at + length] for _, at, length, *_ in places.frames]
+    assert [*map(zlib.crc32, stored)] == [frame.crc32 for frame in places.frames]
+    assert [*map(zstandard.decompress, stored)] == found
+    assert [found[i][start:stop] for i, start, stop in places.columns] == [
         columns[i] for i in wanted
     ]
     groups = [frames.columns_of(frame) for frame in range(len(frames.length))]
     assert groups == group_columns(lengths)
-    assert selection.frames == [i for i, group in enumerate(groups) if {*group} & {*wanted}]
+    numbers = [i for i, group in enumerate(groups) if {*group} & {*wanted}]
+    assert [frame.number for frame in places.frames] == numbers

@@ -24,12 +24,13 @@ from tests.support.tables import tables
 def unpacked(schema, columns, num_rows, wanted=None):
     """Unpack columns that lie one behind the other, or those of them at the positions wanted."""
     ends = np.cumsum([len(column) for column in columns]).tolist()
-    sections = list(zip(range(len(columns)), [0, *ends], ends, strict=False))
+    content = pa.py_buffer(b"".join(columns))
+    edges = zip([0, *ends], ends, strict=False)
+    sections = [(i, content, start, stop) for i, (start, stop) in enumerate(edges)]
     if wanted is not None:
         sections = [sections[i] for i in wanted]
-    content = pa.py_buffer(b"".join(columns))
-    arrays = Unpacker(schema).unpack(content, sections, num_rows)
-    names = [schema.names[i] for i, _, _ in sections]
+    arrays = Unpacker(schema).unpack(sections, num_rows)
+    names = [schema.names[i] for i, *_ in sections]
     fields = [schema.field(name) for name in names]
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
@@ -173,7 +174,7 @@ def test_a_column_takes_no_byte_of_another():
     content = pa.py_buffer(b"".join(columns))
     for stop in range(len(columns[0])):
         with pytest.raises(ValueError, match=r"."):
-            Unpacker(BATCH.schema).unpack(content, [(0, 0, stop)], 3)
+            Unpacker(BATCH.schema).unpack([(0, content, 0, stop)], 3)
 
 
 def test_floats_come_back_to_the_bit():

@@ -52,9 +52,9 @@ def decoded(monkeypatch):
     found = []
     real = ChunkDecoder.open_chunk
 
-    def open_chunk(self, stored, frames, num_rows, rows=None):
+    def open_chunk(self, stored, places, num_rows, *more):
         found.append(num_rows)
-        return real(self, stored, frames, num_rows, rows)
+        return real(self, stored, places, num_rows, *more)
 
     monkeypatch.setattr(ChunkDecoder, "open_chunk", open_chunk)
     return found

@@ -139,7 +139,8 @@ class Asked:
         rows = self.table.filter(pa.array(bound.mask(columns, self.table.num_rows)))
         return Asked(rows, self.reads, str(bound))
 
-    def read(self, subpartitions=None, columns=None):
+    def read(self, subpartitions=None, columns=None, *, ordered=True):
+        assert not ordered
         rows = self.table if columns is None else self.table.select(columns)
         read = {"columns": columns, "where": self.condition, "of": subpartitions, "batches": 0}
         self.reads.append(read)
@@ -197,7 +198,7 @@ def test_the_first_rows_are_counted_before_a_filter(asked):
 
 @pytest.mark.parametrize("engine", ["in-memory", "streaming"])
 def test_polars_sorts_groups_and_joins(shuffle, engine):
-    lazy, frame = shuffle.to_polars(), pl.DataFrame(shuffle.to_table())
+    lazy, frame = shuffle.to_polars(), pl.DataFrame(shuffle.to_table(ordered=False))
     for query in (
         lambda rows: rows.filter(pl.col("p") > 0).sort("v", descending=True).head(3),
         lambda rows: rows.group_by("p").agg(pl.col("v").sum(), pl.len()).sort("p"),
@@ -248,7 +249,7 @@ def test_a_dataset_filters_what_the_shuffle_does_not_take(asked):
 
 
 def test_a_dataset_has_the_methods_of_pyarrow(shuffle):
-    dataset, table = shuffle.to_dataset(), shuffle.to_table()
+    dataset, table = shuffle.to_dataset(), shuffle.to_table(ordered=False)
     assert isinstance(dataset, ds.Dataset)
     assert dataset.schema.equals(table.schema)
     assert dataset.to_table().equals(table)
@@ -336,12 +337,19 @@ def test_nothing_takes_a_dataset_for_an_empty_one(shuffle, use):
         use(shuffle.to_dataset())
 
 
-def test_a_dataset_in_order_of_many_batches(tmp_path):
+def test_an_ordered_dataset_and_frame_have_the_order_of_the_read(tmp_path):
     rows = pa.table({"p": pa.array(np.arange(300_000) % 3, pa.int32()), "v": np.arange(300_000)})
     small = WriteOptions(sync=False, sort_buffer_bytes=1 << 20)
     write_shuffle(rows, tmp_path / "x", keys="p", num_subpartitions=5, options=small)
     shuffle = open_shuffle(tmp_path / "x")
-    assert shuffle.to_dataset().to_table().equals(shuffle.to_table())
+    whole = shuffle.to_table()
+    assert shuffle.to_dataset(ordered=True).to_table().equals(whole)
+    again = pickle.loads(pickle.dumps(shuffle.to_dataset(ordered=True))).filter(pc.field("v") > 5)
+    assert again.to_table().equals(whole.filter(pc.field("v") > 5))
+    assert shuffle.to_polars(ordered=True).collect().equals(pl.DataFrame(whole))
+    assert not shuffle.to_dataset().to_table().equals(whole)
+    assert shuffle.to_pandas(ordered=False).equals(shuffle.to_table(ordered=False).to_pandas())
+    assert shuffle.to_dataset().to_table().sort_by("v").equals(whole.sort_by("v"))
 
 
 # In a notebook ------------------------------------------------------------------------------------
