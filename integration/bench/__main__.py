@@ -30,6 +30,7 @@ NUMBERS: dict[str, tuple[int, ...]] = {
     "engine": (200, 2_000, 20_000),
     "threads": (200,),
     "read": (200, 2_000, 20_000),
+    "reading": (200,),
     "select": (200,),
     "wide": (),
     "count": (200,),

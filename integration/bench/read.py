@@ -154,8 +154,7 @@ def read_lines(case: str, codecs: Iterable[str], timings: Mapping[str, Timing]) 
             compare(case, "speed", "IPC", whole, peer, targets.READ_AGAINST_IPC, best=True),
             compare(case, "speed", f"IPC{FEW}", few, peer_few, best=True),
             compare(
-                case, "time", "all columns", few, whole,
-                targets.FEW_OF_LINEITEM if codec == "zstd" else None, best=True,
+                case, "time", "all columns", few, whole, best=True,
             ),
         ]  # fmt: skip
     return lines

@@ -43,7 +43,16 @@ READ_BY_THREADS = Target(at_least=1.6)
 """Speed of reading everything with two threads on two cores, against one."""
 
 FEW_OF_LINEITEM = Target(at_most=0.20)
-"""Time of two of sixteen columns of codec zstd, against all."""
+"""Time of two of sixteen columns of codec zstd, against all, without an order."""
+
+TWO_AGAINST_POLARS = Target(at_most=1.7)
+"""Processor time of two of sixteen columns without an order, against Polars from Parquet."""
+
+TWO_AGAINST_PYARROW = Target(at_most=1.1)
+"""The same against PyArrow."""
+
+ALL_AGAINST_POLARS = Target(at_most=0.95)
+"""Processor time of all columns without an order, against Polars that hands Arrow over."""
 
 FEW_OF_WIDE = Target(at_most=0.15)
 """Time of 20 of 300 columns of codec zstd, against all."""
