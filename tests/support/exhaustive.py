@@ -34,6 +34,9 @@ Case = TypeVar("Case")
 IS_NIGHT = os.environ.get("NIGHTLY", "") not in ("", "0")
 """Whether all of it is tried."""
 
+IS_TURN = bool(os.environ.get("TURN"))
+"""Whether cases are left out until the turn of another commit."""
+
 DEAR = ("tests/conformance/", "tests/property/", "tests/simulation/")
 """Directories of tests of which some are left out at a turn: histories and interleavings."""
 
