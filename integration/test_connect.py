@@ -32,7 +32,7 @@ N = 8
 
 Found = dict[str, Any]
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.together]
 
 
 def program(spark: SparkSession, directory: Path) -> Found:

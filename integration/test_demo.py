@@ -14,7 +14,7 @@ from tests.support.spark_session import QUICK_START
 
 ROOT = Path(__file__).resolve().parents[1]
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.together]
 
 
 def run_demo(*arguments, **environment):

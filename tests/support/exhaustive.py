@@ -13,7 +13,8 @@ how, by one of these:
 Of that, ``TURN`` leaves one case in four, and of those through Spark one in eight (:data:`TURNS`).
 ``make`` takes the turn from the commit, so that it is always tested in the same way, and commits
 that follow each other in all. Each unit test keeps a case, and each in :data:`DEAR` that proves a
-guarantee. Without ``TURN``, as where tests are chosen, all are run.
+guarantee. A module marked ``together``, whose tests look at what one long program did, has them all
+at one turn. Without ``TURN``, as where tests are chosen, all are run.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections import defaultdict
-from itertools import count
+from itertools import count, repeat
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
@@ -173,7 +174,9 @@ def _of_other_turns(items: Sequence[pytest.Item], turn: int) -> set[pytest.Item]
         turns = next((TURNS[name] for name in TURNS if file.startswith(name)), 1)
         # Files of few tests do not all begin at the same turn.
         first = zlib.crc32(file.encode())
-        left_out |= {item for i, item in enumerate(cases, first) if (i - turn) % turns}
+        are_together = cases[0].get_closest_marker("together") is not None
+        numbers = repeat(first) if are_together else count(first)
+        left_out |= {item for i, item in zip(numbers, cases, strict=False) if (i - turn) % turns}
     for name, cases in by_test.items():
         proves = cases[0].get_closest_marker("guarantee") is not None
         keeps_one = name.startswith("tests/unit/") or (proves and name.startswith(DEAR))

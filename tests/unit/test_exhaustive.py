@@ -90,7 +90,7 @@ def test_the_rest_is_deselected_once(pytester, monkeypatch, is_night, passed, le
 
 
 def prepare(pytester):
-    pytester.makeini("[pytest]\nmarkers = [\n exhaustive\n nightly\n guarantee\n")
+    pytester.makeini("[pytest]\nmarkers = [\n exhaustive\n nightly\n guarantee\n together\n")
     pytester.makeconftest(
         "from tests.support.exhaustive import choose\n"
         "def pytest_collection_modifyitems(config, items):\n"
@@ -123,6 +123,22 @@ class Machine(RuleBasedStateMachine):
 
 TestMachine = Machine.TestCase
 """
+
+
+def test_a_module_that_is_together_has_one_turn(pytester, monkeypatch):
+    monkeypatch.setattr(exhaustive, "IS_NIGHT", False)
+    prepare(pytester)
+    (pytester.path / "integration").mkdir()
+    text = (
+        "import pytest\npytestmark = pytest.mark.together\ndef test_one(): ...\ndef test_two(): ..."
+    )
+    (pytester.path / "integration" / "test_it.py").write_text(text)
+    passed = []
+    for turn in range(8):
+        monkeypatch.setenv("TURN", f"{turn:x}")
+        outcomes = pytester.runpytest_inprocess("-p", "no:cacheprovider").parseoutcomes()
+        passed.append(outcomes.get("passed", 0))
+    assert sorted(passed) == [0] * 7 + [2]
 
 
 def test_cases_take_turns_and_of_a_guarantee_each_test_keeps_one(pytester, monkeypatch):
