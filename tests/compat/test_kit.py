@@ -7,7 +7,8 @@ import jsonschema
 import pytest
 
 from tests.compat.golden import HERE
-from tests.compat.kit import cases, problems
+from tests.compat.kit import cases, copied, problems, read_alike
+from tests.compat.product import read
 from tests.compat.schemas import HERE as SCHEMAS
 from tests.compat.schemas import schemas
 
@@ -15,6 +16,14 @@ from tests.compat.schemas import schemas
 @pytest.mark.parametrize("reader", ["tests.compat.product", "integration.readers"])
 def test_a_reader_answers_the_kit(reader):
     assert list(problems([sys.executable, "-m", reader])) == []
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in cases() if case.answer == "rows"], ids=lambda case: str(case)
+)
+def test_rows_read_without_an_order_are_those_of_the_kit(case, tmp_path):
+    shuffle = copied(case.directory, tmp_path / case.name) / "shuffle"
+    assert read_alike(case, read(shuffle, case.version, ordered=False))
 
 
 def test_the_kit_has_answers_of_every_kind():

@@ -17,6 +17,8 @@ from tests.support.guarantees import guarantee
 from tests.support.memory import figures_of
 
 ALLOWED = 96 << 20
+UNORDERED = ALLOWED // 2
+"""What a read without an order takes at most: a few chunks, where the ordered one takes all."""
 
 READ = """
 import sys
@@ -24,15 +26,16 @@ import pyarrow as pa
 from arrow_format import ReadOptions, open_shuffle
 from tests.support.memory import forget_peak, resident_bytes
 
-tiny, path, memory_bytes, subpartitions, threads = sys.argv[1:]
+tiny, path, memory_bytes, subpartitions, threads, ordered = sys.argv[1:]
 pa.set_cpu_count(1)
 
-for batch in open_shuffle(tiny).read():
+how = {"ordered": ordered == "True"}
+for batch in open_shuffle(tiny).read(**how):
     del batch
 options = ReadOptions(memory_bytes=int(memory_bytes), threads=int(threads))
 shuffle = open_shuffle(path, options=options)
 base = forget_peak()
-rows = sum(batch.num_rows for batch in shuffle.read(eval(subpartitions)))
+rows = sum(batch.num_rows for batch in shuffle.read(eval(subpartitions), **how))
 print(rows, resident_bytes() - base)
 """
 
@@ -68,8 +71,8 @@ def tiny(tmp_path_factory):
     return path
 
 
-def peak(tiny, path, memory_bytes=ALLOWED, subpartitions="None", threads=1):
-    rows, over_base = figures_of(READ, tiny, path, memory_bytes, subpartitions, threads)
+def peak(tiny, path, memory_bytes=ALLOWED, subpartitions="None", threads=1, ordered=True):
+    rows, over_base = figures_of(READ, tiny, path, memory_bytes, subpartitions, threads, ordered)
     return rows, over_base
 
 
@@ -86,6 +89,9 @@ def test_memory_keeps_to_the_option(tmp_path, tiny, case):
         rows, over_base = peak(tiny, path, threads=threads)
         assert rows == count
         assert over_base <= ALLOWED, threads
+        rows, over_base = peak(tiny, path, threads=threads, ordered=False)
+        assert rows == count
+        assert over_base <= UNORDERED, threads
 
 
 @guarantee("reading memory")

@@ -106,8 +106,9 @@ def see_all(path):
     shuffle.weights(), shuffle.region_bytes, shuffle.read_bytes
     shuffle.partitioner, repr(shuffle), shuffle.plan()
     for columns in (None, shuffle.schema.names[:1], []):
-        for batch in shuffle.read(columns=columns):
-            batch.validate()
+        for ordered in (True, False):
+            for batch in shuffle.read(columns=columns, ordered=ordered):
+                batch.validate()
     shuffle.subpartition(1).read_all()
     shuffle.verify(raise_on_damage=False)
 
