@@ -72,7 +72,7 @@ class Readable(Protocol):
         ordered: bool = True,
         with_subpartition: bool = False,
     ) -> BatchReader:
-        """Read rows, by ascending subpartition unless their order may be another."""
+        """Read rows, by ascending subpartition or as they lie in the files."""
 
 
 class Counted(Readable, Protocol):
@@ -121,7 +121,7 @@ def small_at_first(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
     """Yield the same rows, the first ones in batches of :data:`FIRST_ROWS`.
 
     Polars and PyArrow's scanner ask for several batches ahead of the one that they are at work on.
-    Who wants ten rows would make them read as many times what was read for the first.
+    A consumer of ten rows would make them read several times what the first batch needs.
     """
     left = _FIRST_BATCHES
     for batch in batches:

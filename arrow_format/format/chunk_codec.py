@@ -24,7 +24,7 @@ from arrow_format.format.ipc import LayoutCheck, is_compressed
 from arrow_format.format.packed_decoder import Unpacker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from arrow_format.format.chunk_table import ChunkPlaces, FramePlace
 
@@ -139,7 +139,7 @@ class ChunkDecoder:
     def __init__(self, schema: pa.Schema, columns: Sequence[int] | None = None) -> None:
         self.stored = schema
         self.names = schema.names
-        """Of all columns: PyArrow makes the list anew each time that it is asked for it."""
+        """Of all columns: PyArrow builds the list at each access."""
         self.columns = [*range(len(schema))] if columns is None else [*columns]
         self.is_whole = self.columns == [*range(len(schema))]
         self.schema = pa.schema([schema.field(i) for i in self.columns])
@@ -148,18 +148,12 @@ class ChunkDecoder:
         self.layout = LayoutCheck(schema)
 
     def open_chunk(
-        self,
-        stored: pa.Buffer,
-        places: ChunkPlaces,
-        num_rows: int,
-        rows: tuple[int, int] | None = None,
-        fetched: Mapping[int, int] | None = None,
+        self, stored: pa.Buffer, places: ChunkPlaces, rows: tuple[int, int] | None = None
     ) -> OpenChunk:
         """Return a chunk, by what the index says of it, with no column decoded.
 
-        Its columns will have ``rows``, ``[first, end)``, and keep no others in memory; all
-        ``num_rows`` when None. ``places`` are those of :attr:`columns`. ``stored`` has the frames
-        that were ``fetched``, with the byte at which each begins; it is the whole chunk when None.
+        ``places`` are those of :attr:`columns` in ``stored``. Its columns will have ``rows``,
+        ``[first, end)``, and keep no others in memory; all when None.
 
         Raises
         ------
@@ -168,8 +162,9 @@ class ChunkDecoder:
         FormatVersionError
             This version does not know the encoding.
         """
+        rows = rows or (0, places.num_rows)
         if places.encoding == FRAMES:
-            return _Frames(stored, self, places, num_rows, rows or (0, num_rows), fetched)
+            return _Frames(stored, self, places, rows)
         if places.encoding != Encoding.IPC:
             msg = (
                 f"chunk encoding {places.encoding} is not known; read it with a newer arrow-shuffle"
@@ -177,23 +172,18 @@ class ChunkDecoder:
             raise FormatVersionError(msg)
         check_frame(stored, places.described, 0, self.names)
         try:
-            return _Message(stored, self, num_rows, rows or (0, num_rows))
+            return _Message(stored, self, places.num_rows, rows)
         except _DAMAGE as error:
             raise _not_of_this_schema(error) from error
 
     def decode(
-        self,
-        stored: pa.Buffer,
-        places: ChunkPlaces,
-        num_rows: int,
-        rows: tuple[int, int] | None = None,
-        fetched: Mapping[int, int] | None = None,
+        self, stored: pa.Buffer, places: ChunkPlaces, rows: tuple[int, int] | None = None
     ) -> pa.RecordBatch:
         """Verify and decode one chunk; an uncompressed one may be a view of ``stored``.
 
         As :meth:`open_chunk`, and raises as that and :meth:`OpenChunk.columns`.
         """
-        batch = self.open_chunk(stored, places, num_rows, rows, fetched).batch()
+        batch = self.open_chunk(stored, places, rows).batch()
         is_view = not self.is_whole and places.encoding == Encoding.IPC
         if is_view and 2 * batch.nbytes < stored.size:
             # A few small columns must not pin the whole chunk: readers hold rows of many chunks,
@@ -275,21 +265,14 @@ class _Frames(OpenChunk):
     """Frames of packed columns."""
 
     def __init__(
-        self,
-        stored: pa.Buffer,
-        decoder: ChunkDecoder,
-        places: ChunkPlaces,
-        num_rows: int,
-        rows: tuple[int, int],
-        fetched: Mapping[int, int] | None,
+        self, stored: pa.Buffer, decoder: ChunkDecoder, places: ChunkPlaces, rows: tuple[int, int]
     ) -> None:
         self._stored = stored
         self._places = places
-        self._fetched = fetched
         self._decoder = decoder
         self.schema = decoder.schema
         self.num_rows = rows[1] - rows[0]
-        self._stored_rows, self._rows = num_rows, rows
+        self._rows = rows
 
     def columns(self, positions: Sequence[int]) -> list[pa.Array]:
         if not positions:
@@ -312,17 +295,13 @@ class _Frames(OpenChunk):
                 frame, start, stop = places.columns[i]
                 content, begin = content_of[frame]
                 sections.append((decoder.columns[i], content, begin + start, begin + stop))
-            return decoder.unpacker.unpack(sections, self._stored_rows, self._rows)
+            return decoder.unpacker.unpack(sections, places.num_rows, self._rows)
         except _DAMAGE as error:
             raise _not_of_this_schema(error) from error
 
-    def _begin(self, frame: FramePlace) -> int:
-        return frame.offset if self._fetched is None else self._fetched[frame.number]
-
     def _checked(self, frame: FramePlace) -> memoryview:
         """Return a frame as it is stored, if its CRC is that of the index."""
-        begin = self._begin(frame)
-        view = memoryview(self._stored)[begin : begin + frame.length]
+        view = memoryview(self._stored)[frame.offset : frame.offset + frame.length]
         if len(view) != frame.length or zlib.crc32(view) != frame.crc32:
             check_frame(view, self._places.described, frame.number, self._decoder.names)
         return view
@@ -330,7 +309,7 @@ class _Frames(OpenChunk):
     def _together(
         self, frames: Sequence[FramePlace], views: Sequence[memoryview]
     ) -> pa.Buffer | bytes:
-        begin, end = self._begin(frames[0]), self._begin(frames[-1]) + frames[-1].length
+        begin, end = frames[0].offset, frames[-1].offset + frames[-1].length
         if end - begin == sum(frame.length for frame in frames):
             return self._stored.slice(begin, end - begin)
         return b"".join(views)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -32,7 +32,7 @@ class Encoding(IntEnum):
 
 
 FRAMES = int(Encoding.FRAMES)
-"""A member of an enumeration is looked up by a function in Python, for each chunk."""
+"""As a plain integer: Python 3.11 finds a member of an enumeration by a function in Python."""
 
 
 class FramePlace(NamedTuple):
@@ -40,7 +40,7 @@ class FramePlace(NamedTuple):
 
     number: int
     offset: int
-    """Byte of the chunk at which it starts."""
+    """Byte at which it starts, of the chunk, or of what was fetched of it."""
     length: int
     """Its stored bytes."""
     crc32: int
@@ -66,6 +66,18 @@ class ChunkPlaces(NamedTuple):
     def described(self) -> ChunkFrames:
         """All frames of the chunk."""
         return self.table.frames(self.chunk)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the chunk."""
+        return int(self.table.num_rows[self.chunk])
+
+    def in_fetched(self, begins: Mapping[int, int] | None) -> ChunkPlaces:
+        """Return the same, where only some frames were fetched, each from a byte on; all: None."""
+        if begins is None:
+            return self
+        frames = [frame._replace(offset=begins[frame.number]) for frame in self.frames]
+        return self._replace(frames=frames)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from arrow_format.arrays.schema_evolution import has_same_columns
 from arrow_format.format.chunk_codec import ChunkDecoder, OpenChunk
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     import pyarrow as pa
 
@@ -32,16 +32,10 @@ class EvolvedChunkDecoder(ChunkDecoder):
         self.added_row_bytes = self._fit.added_row_bytes
 
     def open_chunk(
-        self,
-        stored: pa.Buffer,
-        places: ChunkPlaces,
-        num_rows: int,
-        rows: tuple[int, int] | None = None,
-        fetched: Mapping[int, int] | None = None,
+        self, stored: pa.Buffer, places: ChunkPlaces, rows: tuple[int, int] | None = None
     ) -> OpenChunk:
         """Return a chunk; its columns will be those of the later schema."""
-        chunk = super().open_chunk(stored, places, num_rows, rows, fetched)
-        return _EvolvedChunk(chunk, self._fit)
+        return _EvolvedChunk(super().open_chunk(stored, places, rows), self._fit)
 
 
 class _EvolvedChunk(OpenChunk):

@@ -128,10 +128,9 @@ class ChunkReader:
     ) -> pa.RecordBatch:
         """Return ``rows`` of a chunk, ``[first, end)``, from its stored bytes; all by default."""
         with self.located(chunk):
-            num_rows = self._num_rows(chunk)
-            first, end = rows[0], num_rows if rows[1] is None else rows[1]
             places = self._places(chunk)
-            return self._decoder.decode(stored, places, num_rows, (first, end), chunk.frames)
+            first, end = rows[0], places.num_rows if rows[1] is None else rows[1]
+            return self._decoder.decode(stored, places, (first, end))
 
     def decode_wanted(self, chunk: ChunkRead, stored: pa.Buffer) -> pa.RecordBatch:
         """Return the rows that are wanted of a chunk; they keep no others in memory."""
@@ -144,9 +143,7 @@ class ChunkReader:
         """
         with self.located(chunk):
             rows = chunk.first_row, chunk.end_row
-            return self._decoder.open_chunk(
-                stored, self._places(chunk), self._num_rows(chunk), rows, chunk.frames
-            )
+            return self._decoder.open_chunk(stored, self._places(chunk), rows)
 
     @contextmanager
     def located(self, chunk: ChunkRead) -> Iterator[None]:
@@ -178,14 +175,11 @@ class ChunkReader:
         return with_frames(chunk, frames, self.storage.gap_bytes)
 
     def _places(self, chunk: ChunkRead) -> ChunkPlaces:
-        known = self._known_places.pop((chunk.part, chunk.chunk), None)
-        if known is not None:
-            return known
-        return self.index.regions[chunk.part].chunks.places(chunk.chunk, self._decoder.columns)
-
-    def _num_rows(self, chunk: ChunkRead) -> int:
-        start, stop = self.index.regions[chunk.part].chunk_rows(chunk.chunk)
-        return stop - start
+        places = self._known_places.pop((chunk.part, chunk.chunk), None)
+        if places is None:
+            table = self.index.regions[chunk.part].chunks
+            places = table.places(chunk.chunk, self._decoder.columns)
+        return places.in_fetched(chunk.frames)
 
     def raw_bytes(self, chunk: ChunkRead) -> int:
         """Estimate the bytes in Arrow of all rows of a chunk."""

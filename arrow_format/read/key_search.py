@@ -175,12 +175,13 @@ class _Decoded(NamedTuple):
 
 def _decoded(
     fetched: Iterable[tuple[ChunkReader, ChunkRead, pa.Buffer]],
-    on_bytes: Callable[[int], object] = int,
+    on_bytes: Callable[[int], object] | None = None,
 ) -> Iterator[_Decoded]:
     for source, chunk, stored in fetched:
         batch = source.decode_wanted(chunk, stored)
         yield _Decoded(source, chunk, batch.columns, batch.nbytes)
-        on_bytes(chunk.num_bytes)
+        if on_bytes is not None:
+            on_bytes(chunk.num_bytes)
 
 
 def _runs(

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from arrow_format import WriteOptions, open_shuffle, write_shuffle
+from arrow_format import open_shuffle
 from integration.bench import targets
 from integration.bench.child import run_in_child, timed
-from integration.bench.inputs import KEY, ipc_stream, read_batches
+from integration.bench.count import write_both
+from integration.bench.inputs import KEY, ipc_stream
 from integration.bench.results import Part, amount_line
 
 if TYPE_CHECKING:
@@ -32,15 +32,6 @@ UNORDERED, ORDERED = "unordered", "ordered"
 POLARS, POLARS_TO_ARROW, PYARROW = "Polars", "Polars, as Arrow", "PyArrow"
 LABELS = (UNORDERED, ORDERED, POLARS, POLARS_TO_ARROW, PYARROW)
 ALL = ", all"
-
-
-def write_both(rows: str, out: str, num_subpartitions: int) -> dict[str, Any]:
-    """Write a shuffle, and a Parquet file beside it; both with zstd."""
-    batches = read_batches(Path(rows))
-    options = WriteOptions(sync=False)
-    write_shuffle(batches, out, num_subpartitions=num_subpartitions, keys=KEY, options=options)
-    pq.write_table(pa.Table.from_batches(batches), f"{out}.parquet", compression="zstd")
-    return {}
 
 
 def read(path: str, label: str, columns: list[str] | None) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def test_a_chunk_that_does_not_shrink_grows_by_little():
 def opened(chunk, rows, schema, columns=None):
     stored = pa.py_buffer(chunk.payload)
     decoder = ChunkDecoder(schema, columns)
-    return decoder.open_chunk(stored, places_of(chunk.frames, decoder.columns), rows)
+    return decoder.open_chunk(stored, places_of(chunk.frames, decoder.columns, rows))
 
 
 @FORMS
@@ -151,8 +151,8 @@ def test_decoding_some_rows_is_decoding_all_and_slicing(frames, data):
         chunk = encoded(batch, frames=frames)
         payload = pa.py_buffer(chunk.payload)
         expected = decode(chunk, num_rows, schema).slice(first, end - first)
-        places = places_of(chunk.frames, range(len(schema)))
-        found = ChunkDecoder(schema).decode(payload, places, num_rows, (first, end))
+        places = places_of(chunk.frames, range(len(schema)), num_rows)
+        found = ChunkDecoder(schema).decode(payload, places, (first, end))
         found.validate(full=True)
         assert found.schema.equals(expected.schema)
         assert found.num_rows == end - first
@@ -173,8 +173,8 @@ def test_rows_that_are_not_wanted_are_not_kept_in_memory(frames):
     )
     chunk = encoded(batch, frames=frames)
     payload = pa.py_buffer(chunk.payload)
-    places = places_of(chunk.frames, range(batch.num_columns))
-    found = ChunkDecoder(batch.schema).decode(payload, places, 4_000, (1_001, 1_009))
+    places = places_of(chunk.frames, range(batch.num_columns), 4_000)
+    found = ChunkDecoder(batch.schema).decode(payload, places, (1_001, 1_009))
     assert found.equals(batch.slice(1_001, 8))
     for column in found.columns:
         for buffer in column.buffers():

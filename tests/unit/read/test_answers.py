@@ -52,9 +52,9 @@ def decoded(monkeypatch):
     found = []
     real = ChunkDecoder.open_chunk
 
-    def open_chunk(self, stored, places, num_rows, *more):
-        found.append(num_rows)
-        return real(self, stored, places, num_rows, *more)
+    def open_chunk(self, stored, places, *rows):
+        found.append(places.num_rows)
+        return real(self, stored, places, *rows)
 
     monkeypatch.setattr(ChunkDecoder, "open_chunk", open_chunk)
     return found
