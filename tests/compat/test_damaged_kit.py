@@ -56,7 +56,7 @@ def test_damage_anywhere_in_the_kit(case, tmp_path):
             TRIED[f"{how}, not used" if alike else f"{how}, silent"] += 1
             assert alike, f"{file}: other rows, and no error"
             # Of what a reader of rows does not look at: bytes of files of the version are for
-            # `verify`, and the log's files that it does not need are refused by who does.
+            # `verify`, and the log's files that it does not need are refused by readers that do.
             if file.suffix in (".data", ".index", ".masks"):
                 report = open_shuffle(shuffle, case.version).verify(raise_on_damage=False)
                 assert not report.ok or not used(shuffle, case.version, file), file
