@@ -76,8 +76,8 @@ class ChunkPlaces(NamedTuple):
         """Return the same, where only some frames were fetched, each from a byte on; all: None."""
         if begins is None:
             return self
-        frames = [frame._replace(offset=begins[frame.number]) for frame in self.frames]
-        return self._replace(frames=frames)
+        frames = [FramePlace(number, begins[number], *more) for number, _, *more in self.frames]
+        return ChunkPlaces(self.table, self.chunk, self.encoding, frames, self.columns)
 
 
 @dataclass(frozen=True, slots=True)
