@@ -445,6 +445,8 @@ def _problems(entry: LogEntry, sections: Mapping[str, bytes]) -> Iterator[str]:
         released is None or entry.num_outputs or released.through >= number
     ):
         yield "a release names what was released, and adds nothing"
+    if (state.ended == number) != (released is not None and released.ended):
+        yield f"result {state.ended} ended, and not by operation {entry.operation} alone"
     if entry.range is not None:
         yield from _problems_of_range(entry.range, number)
         return

@@ -31,7 +31,7 @@ _PASS = _DIRECTORY | getattr(os, "O_PATH", os.O_RDONLY)
 """Passes through a directory; with O_PATH that needs no permission to list it."""
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-"""Opening a pipe would wait for a writer without O_NONBLOCK; it makes no difference to files."""
+"""Opening a pipe would wait for a writer without O_NONBLOCK, and of files one that is leased."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,10 @@ def parent_of(root: Root, path: str) -> Iterator[tuple[int, str]]:
 def open_file(root: Root, path: str) -> int:
     """Open a regular file for reading; a link, directory, pipe or device is an error."""
     with parent_of(root, path) as (directory, name):
-        handle = _open(root, path, directory, name, _READ)
+        try:
+            handle = _open(root, path, directory, name, _READ)
+        except BlockingIOError:  # leased, as by a server of files: it is given up to who waits
+            handle = _open(root, path, directory, name, _READ & ~os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         msg = f"{root}/{path}: is no file; restore it from a copy"

@@ -23,9 +23,18 @@ def check(holds: object, what: object) -> None:
         raise DamageError(str(what))
 
 
-def fields(**types: str) -> list[tuple[str, pa.DataType]]:
-    """Return fields by their types: each with names between spaces."""
-    return [(name, getattr(pa, t)()) for t, names in types.items() for name in names.split()]
+def fields(text: str, **types: pa.DataType) -> list[pa.Field]:
+    """Return fields of names between spaces; ``a:int64 b c:[int8`` has two of a type, and lists.
+
+    Types are those of ``types``, or Arrow's.
+    """
+    found: list[pa.Field] = []
+    for word in text.split():
+        name, _, of = word.partition(":")
+        inside = of.removeprefix("[")
+        kind = types.get(inside) or getattr(pa, inside)() if of else found[-1].type
+        found.append(pa.field(name, pa.list_(kind) if of.startswith("[") else kind))
+    return found
 
 
 def schema_of(text: str) -> pa.Schema:
@@ -48,7 +57,7 @@ def section(frame: bytes, schema: pa.Schema, size: int | None = None) -> pa.Reco
     """Return the rows of a frame of the log, or one that is framed as these."""
     batch = message(one_frame(frame, size), schema)
     batch.validate(full=True)
-    check(len(batch), "a section without rows")
+    check(len(batch) and not any(column.null_count for column in batch), "no rows, or a null")
     return batch
 
 

@@ -8,35 +8,32 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from integration.readers.arrow_frames import DamageError, NewerError, check, fields, section
+from integration.readers.arrow_frames import NewerError, check, fields, section
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+ADD = {"append", "overwrite", "pending", "pending-overwrite"}
 PUBLISH = {"overwrite", "append", "merge", "delete", "upsert", "rollback", "alter", "release"}
 OTHERS = {"pending", "pending-overwrite", "fence", "expire", "tag", "erase", "blank"}
 
-_INT, _TEXT, _BYTES = pa.int64(), pa.string(), pa.binary()
-_BOUNDS = fields(int64="column", binary="minimum maximum") + fields(int64="null_count")
-_FILE = [
-    *fields(string="path", binary="root"),
-    *fields(int64="num_rows num_regions data_bytes raw_bytes index_bytes directory_bytes"),
-    *fields(int64="directory_crc32 num_broadcast_rows num_subpartitions first_subpartition"),
-    *fields(int64="end_subpartition"),
-    ("statistics", pa.list_(pa.struct(_BOUNDS))),
-    *fields(bool_="placed", int64="mask_rows mask_number mask_offset mask_length mask_crc32"),
-    *fields(string="mask_path", binary="mask"),
-]
+_FILE = fields(
+    "path:string root:binary num_rows:int64 num_regions data_bytes raw_bytes index_bytes "
+    "directory_bytes directory_crc32 num_broadcast_rows num_subpartitions first_subpartition "
+    "end_subpartition statistics:[bounds placed:bool_ mask_rows:int64 mask_number mask_offset "
+    "mask_length mask_crc32 mask_path:string mask:binary",
+    bounds=pa.struct(fields("column:int64 minimum:binary maximum null_count:int64")),
+)
+_ADDED = fields(
+    "version:int64 order last_version job_id:string map_task:int64 attempt column_ids:[int32 "
+    "counters:counts files:[file",
+    counts=pa.map_(pa.string(), pa.int64()),
+    file=pa.struct(_FILE),
+)
 _SECTIONS = {
-    "added": [
-        *fields(int64="version order last_version", string="job_id"),
-        *fields(int64="map_task attempt"),
-        ("column_ids", pa.list_(pa.int32())),
-        ("counters", pa.map_(_TEXT, _INT)),
-        ("files", pa.list_(pa.struct(_FILE))),
-    ],
-    "removed": fields(string="key"),
-    "totals": fields(int64="num_rows num_bytes"),
+    "added": _ADDED,
+    "removed": fields("key:string"),
+    "totals": fields("num_rows:int64 num_bytes"),
 }
 
 
@@ -44,28 +41,28 @@ class NoShuffleError(Exception):
     """There is no such version."""
 
 
-class MissingError(DamageError):
-    """A file of the log is not there: a reader looks again."""
-
-
 def parsed(text: bytes) -> dict[str, Any]:
-    """Return an object of JSON, of a version of the format that is known."""
+    """Return an object of JSON, of a version of the format that is known.
 
-    def refuse(name: str) -> None:
-        raise DamageError(f"{name} in JSON")
+    Numbers that are none of the format's stay text, which is no number where one is needed.
+    """
 
-    found: dict[str, Any] = json.loads(text.decode(), parse_constant=refuse)
-    if found.get("format_version", 1) > 1:
+    def number(text: str) -> int | str:
+        return int(text) if 0 <= int(text) < 1 << 62 else text
+
+    found: dict[str, Any] = json.loads(
+        text.decode(), parse_constant={}.__getitem__, parse_float=str, parse_int=number
+    )
+    check(found["format_version"] >= 1, "format version 0")
+    if found["format_version"] > 1:
         raise NewerError(f"format version {found['format_version']}")
     return found
 
 
-class _File:
+class File:
     """An entry or a range."""
 
     def __init__(self, path: Path) -> None:
-        if not path.exists():
-            raise MissingError(f"{path} is not there")
         line, _, rest = path.read_bytes().partition(b"\n")
         stated, _, rest = rest.partition(b"\n")
         check(stated == b"arrow-shuffle-log %d %08x" % (len(line), zlib.crc32(line)), path)
@@ -73,9 +70,10 @@ class _File:
         self.number, self.operation, self.state = head["number"], head["operation"], head["state"]
         check(f"{self.number:020}" == path.stem, path)
         check(("range" in head) == (path.suffix == ".range"), path)
-        if self.operation not in PUBLISH | OTHERS:
+        self.publishes = self.operation in PUBLISH
+        if not self.publishes and self.operation not in OTHERS:
             raise NewerError(f"operation {self.operation}")
-        if set(self.state.get("readers", ())) - {"masks"}:
+        if {*self.state.get("readers", ())} - {"masks"}:
             raise NewerError(f"features {self.state['readers']}")
         found: dict[str, list[dict[str, Any]]] = {}
         for name, length, crc32, size in head.get("sections", ()):
@@ -86,36 +84,57 @@ class _File:
             found[name] = section(part, pa.schema(of), size).to_pylist() if of else []
         check(not rest, f"{len(rest)} bytes behind the sections of {path}")
         self.added, self.removed = found.get("added", []), found.get("removed", [])
+        self.num_totals = len(found.get("totals", ()))
+        self.totals = _sums(found.get("totals", ()), "num_rows", "num_bytes")
+        self._check_state()
+        if "range" in head:
+            span = head["range"]
+            self.after, self.parent = span["after"], span["parent"]
+            self.clears, self.released = span.get("clears"), span.get("released", 0)
+        else:
+            self._check_sums()
+            self.after, self.parent = self.number - 1, head["parent"]
+            self.clears = self.operation in ("overwrite", "rollback") or self.ends
+            self.released = 0 if self.clears else self.through
+        check(self.after < self.number and (self.parent is None) == (self.after == 0), "parent")
+        check(self.released <= self.number, "released")
+        if "range" not in head and not self.publishes:  # what it adds is of no version
+            self.added, self.totals = [], [0, 0]
+
+    def _check_state(self) -> None:
+        names = ("content", "changed", "version", "base", "checkpoint", "ended")
+        content, changed, version, base, known, ended = (self.state.get(of, 0) for of in names)
+        oldest = self.state.get("oldest", 1)
+        check(content <= changed <= version <= self.number, "versions of the state")
+        check(base <= oldest <= max(version, 1) and known < self.number, "numbers of the state")
+        check((version == self.number) == self.publishes, "the newest version")
+        released = self.state["released"] if self.operation == "release" else {}
+        self.ends, self.through = released.get("ended", False), released.get("through", 0)
+        check(ended <= self.number and (ended == self.number) == self.ends, "the end")
         files = [file for output in self.added for file in output["files"]]
         check(len({(file["root"], file["path"]) for file in files}) == len(files), "a file twice")
-        self.totals = _sums(found.get("totals", ()), "num_rows", "num_bytes")
-        if "range" in head:
-            of_range = head["range"]
-            self.after, self.parent = of_range["after"], of_range["parent"]
-            self.clears, self.released = of_range.get("clears"), of_range.get("released", 0)
-            return
-        stated_sums = [head.get(name, 0) for name in ("num_outputs", "num_rows", "num_bytes")]
+        masked = any(file["mask_rows"] for file in files)
+        check(not masked or "masks" in self.state.get("readers", ()), "masks without the feature")
+
+    def _check_sums(self) -> None:
+        files = [file for output in self.added for file in output["files"]]
         sums = [len(self.added), *_sums(files, "num_rows", "data_bytes")]
-        check(stated_sums == sums or self.operation == "blank", f"sums of {path}")
-        released = self.state["released"] if self.operation == "release" else {}
-        self.after, self.parent = self.number - 1, head["parent"]
-        self.clears = self.operation in ("overwrite", "rollback") or released.get("ended")
-        self.released = 0 if self.clears else released.get("through", 0)
-        if self.operation not in PUBLISH:  # what it adds is of no version
-            self.added, self.totals = [], [0, 0]
+        stated = [self.head.get(of, 0) for of in ("num_outputs", "num_rows", "num_bytes")]
+        check(sums == stated or self.operation == "blank", "sums of an entry")
+        for i, of in enumerate(self.added if self.operation in ADD else ()):
+            place = of["version"], of["last_version"], of["order"], of["map_task"], of["job_id"]
+            check(place == (self.number, self.number, i, i, self.head["job_id"]), "a map output")
 
 
 def _sums(rows: Any, *names: str) -> list[int]:  # noqa: ANN401 - rows as Python has them
     return [sum(row[name] for row in rows) for name in names]
 
 
-class _Log:
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self.newest, self._newest_range = self._look()
-        self.state = self.newest.state
+class Log:
+    """The log of a shuffle, as its newest entry has it."""
 
-    def _look(self) -> tuple[_File, int]:
+    def __init__(self, shuffle: Path) -> None:
+        self._directory = shuffle / "commit_log"
         segments = sorted(path.name for path in self._directory.glob("[0-9]" * 18))
         for segment in reversed(segments):
             entries, ranges = (
@@ -123,75 +142,70 @@ class _Log:
                 for of in ("entry", "range")
             )
             if entries:
-                newest = self.read(max(entries))
-                below = [number for number in ranges if number <= newest.number]
-                return newest, max([*below, newest.state.get("checkpoint", 0)])
-        if segments and self.is_removed(512 * int(segments[0])):
-            raise MissingError("all entries were removed")
+                self.newest = File(self._path(max(entries), "entry"))
+                self.state = self.newest.state
+                below = [number for number in ranges if number <= self.newest.number]
+                self._newest_range = max([*below, self.state.get("checkpoint", 0)])
+                return
+        check(not segments or not self._is_removed(512 * int(segments[0])), "no entry is left")
         raise NoShuffleError("the log is empty")
 
     def _path(self, number: int, kind: str) -> Path:
         return self._directory / f"{number // 512:018}" / f"{number:020}.{kind}"
 
-    def read(self, number: int, kind: str = "entry") -> _File:
-        return _File(self._path(number, kind))
-
-    def is_removed(self, number: int) -> bool:
+    def _is_removed(self, number: int) -> bool:
         return (self._directory / "expired" / f"{number // 512:018}").exists()
 
-    def collect(self, number: int) -> list[_File]:
+    def open_version(self, number: int | None) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """Return the shape of a version, the newest when None, and its map outputs."""
+        newest = self.state.get("version", 0)
+        number = newest if number is None else number
+        if not 0 < number <= newest:
+            raise NoShuffleError(f"{number} is no version")
+        if number >= self.state.get("oldest", 1):
+            found = self._collect(number)
+        elif number in [tag["version"] for tag in self.state.get("tags", {}).values()]:
+            found = [File(self._path(number, "range"))]
+        else:
+            raise NoShuffleError(f"version {number} has expired")
+        own = found[0]
+        if not own.publishes or own.state.get("ended", 0) > own.state.get("content", 0):
+            raise NoShuffleError(f"{number} is no version, or released")
+        outputs, totals = _joined(found)
+        shape = own.state["shape"]
+        n, ids = shape["num_subpartitions"], shape["column_ids"]
+        check(0 < n <= 1_000_000 and not any(of.num_totals % n for of in found), "subpartitions")
+        check(min(ids) > 0 and max(ids) <= own.state["last_column_id"], "ids of columns")
+        files = [file for output in outputs for file in output["files"]]
+        rows, broadcast, size = _sums(files, "num_rows", "num_broadcast_rows", "data_bytes")
+        check(totals == [rows + (n - 1) * broadcast, size], f"totals of version {number}")
+        check(not any(file["num_subpartitions"] % n for file in files), "subpartitions of a file")
+        return shape, outputs
+
+    def _collect(self, number: int) -> list[File]:
         """Return what a version is made of, the newest first."""
         base = self.state.get("base", 0)
         known = self._newest_range if self._newest_range <= number else 0
-        found: list[_File] = []
+        found: list[File] = []
         while number and not (found and found[-1].clears):
             of = None
             if number == base or (number == known and self._path(number, "range").exists()):
-                of = self.read(number, "range")
+                of = File(self._path(number, "range"))
                 of = None if 0 < of.after < base and number != base else of
             if of is None:
-                of = self.read(number)
+                of = File(self._path(number, "entry"))
                 known = max(known if known < number else 0, of.state.get("checkpoint", 0))
+                check(of.operation != "blank", f"entry {number} is blank")
             else:
                 known = of.after
             check(not found or found[-1].parent == of.head["commit_id"], f"parent of {number}")
             found.append(of)
             number = of.after
-            if of.operation == "blank" and of.after == of.number - 1:
-                raise MissingError(f"entry {of.number} is blank")
-        if self.is_removed(found[-1].number):
-            raise MissingError("a segment that was read was removed")
+        check(not self._is_removed(found[-1].number), "a segment that was read was removed")
         return found
 
 
-def open_version(shuffle: Path, number: int | None) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the shape of a version, the newest when None, and its map outputs.
-
-    It does not begin again: of a shuffle that nobody writes, what is missing is damage.
-    """
-    log = _Log(shuffle / "commit_log")
-    newest = log.state.get("version", 0)
-    number = newest if number is None else number
-    if not 0 < number <= newest:
-        raise NoShuffleError(f"{number} is no version")
-    if number >= log.state.get("oldest", 1):
-        found = log.collect(number)
-    elif number in [tag["version"] for tag in log.state.get("tags", {}).values()]:
-        found = [log.read(number, "range")]
-    else:
-        raise NoShuffleError(f"version {number} has expired")
-    own = found[0]
-    if own.operation not in PUBLISH or own.state.get("ended", 0) > own.state.get("content", 0):
-        raise NoShuffleError(f"{number} is no version, or released")
-    outputs, totals = _joined(found)
-    n = own.state["shape"]["num_subpartitions"]
-    files = [file for output in outputs for file in output["files"]]
-    rows, broadcast, size = _sums(files, "num_rows", "num_broadcast_rows", "data_bytes")
-    check(totals == [rows + (n - 1) * broadcast, size], f"totals of version {number}")
-    return own.state["shape"], outputs
-
-
-def _joined(found: list[_File]) -> tuple[list[dict[str, Any]], list[int]]:
+def _joined(found: list[File]) -> tuple[list[dict[str, Any]], list[int]]:
     """Join files, the newest first, of which at most the last clears what is before."""
     outputs, removed, released, totals = [], set(), 0, [0, 0]
     for one in found:

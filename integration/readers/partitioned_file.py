@@ -6,6 +6,7 @@ import json
 import re
 import zlib
 from collections import defaultdict
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,21 +25,17 @@ from integration.readers.arrow_frames import (
     section,
 )
 from integration.readers.commit_log import parsed
-from integration.readers.packed_columns import num_nodes, unpack
+from integration.readers.packed_columns import inside, num_nodes, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_LISTS = [
-    *fields(uint32="subpartition_gap subpartition_rows", int64="chunk_rows chunk_gap"),
-    *fields(uint8="chunk_encoding", int32="chunk_frames column_frame"),
-    *fields(int64="column_raw_length frame_length", uint32="frame_crc32"),
-]
-_BLOCK = pa.schema(
-    fields(int32="region", uint8="kind", int64="first_row num_rows rows_before")
-    + [(name, pa.list_(kind)) for name, kind in _LISTS]
+_BLOCK = fields(
+    "region:int32 kind:uint8 first_row:int64 num_rows rows_before subpartition_gap:[uint32 "
+    "subpartition_rows chunk_rows:[int64 chunk_gap chunk_encoding:[uint8 chunk_frames:[int32 "
+    "column_frame column_raw_length:[int64 frame_length frame_crc32:[uint32"
 )
-_MASK = pa.schema(fields(int32="region", int64="first_row", binary="rows"))
+_MASK = fields("region:int32 first_row:int64 rows:binary")
 
 
 class _Column(NamedTuple):
@@ -51,12 +48,12 @@ class _Column(NamedTuple):
 
 def _columns(schema: pa.Schema, ids: list[int]) -> dict[int, _Column]:
     """Return the columns of a schema by their ids."""
-    found, at = {}, 0
+    found, rest = {}, iter(ids)
     for position, field in enumerate(schema):
-        of = ids[at : at + num_nodes(field.type)]
+        of = [*islice(rest, num_nodes(field.type))]
         found[of[0]] = _Column(position, field.name, field.type, of)
-        at += num_nodes(field.type)
-    check(at == len(ids), "columns and their ids")
+    nodes = sum(num_nodes(field.type) for field in schema)
+    check(nodes == len(ids) == len({*ids}) and len({*schema.names}) == len(schema), "columns")
     return found
 
 
@@ -66,31 +63,27 @@ class _Chunk(NamedTuple):
     num_rows: int
     offset: int
     encoding: int
-    lengths: list[int]
-    sums: list[int]
-    frames: list[int]
-    """Frame of each column, and bytes that it has packed."""
-    raw: list[int]
+    frames: list[tuple[int, int]]
+    """Length and CRC of each."""
+    columns: list[tuple[int, int]]
+    """Frame of each, and bytes that it has packed."""
 
     @property
     def end(self) -> int:
-        return self.offset + sum(self.lengths)
+        return self.offset + sum(length for length, _ in self.frames)
 
     def check(self) -> None:
         if self.encoding > 1:
             raise NewerError(f"encoding {self.encoding}")
-        raw, stored = sum(self.raw), sum(self.lengths)
-        if self.encoding == 0:
-            check(raw == 0, self)
-            raw = stored
-        check(min(self.num_rows, *self.lengths) > 0 and self.offset % 8 == 0, self)
-        check({*self.frames} == {*range(len(self.lengths))} and min(self.raw) >= 0, self)
+        numbers, stored = [number for number, _ in self.columns], self.end - self.offset
+        raw = sum(length for _, length in self.columns) if self.encoding else stored
+        check(min(self.num_rows, *(length for length, _ in self.frames)) > 0, self)
+        check({*numbers} == {*range(len(self.frames))} and self.offset % 8 == 0, self)
+        check(
+            all(length >= 0 if self.encoding else length == 0 for _, length in self.columns), self
+        )
         check(self.num_rows <= 1 << 25 and raw <= 32768 * stored, self)
         check(self.num_rows == 1 or raw <= 8 << 20, self)
-
-
-_Part = tuple[dict[str, Any], np.ndarray, list[_Chunk]]
-"""A row of a block, the subpartition of each of its rows, and its chunks."""
 
 
 class PartitionedFile:
@@ -109,73 +102,68 @@ class PartitionedFile:
         index = _below(root, file["path"] + ".shuffle.index")
         place = file["index_bytes"] - 16 - file["directory_bytes"], file["directory_bytes"]
         directory = parsed(one_frame(_read(index, *place, file["directory_crc32"])))
-        said = {**file, **output}
         for name in ("job_id", "map_task", "attempt", "num_subpartitions", "data_bytes"):
-            check(directory[name] == said[name], f"{name} of {index}")
-        stored = schema_of(directory["data_schema"])
+            check(directory[name] == {**file, **output}[name], f"{name} of {index}")
+        self._stored = schema_of(directory["data_schema"])
         self._schema = schema_of(shape["data_schema"])
-        columns = _columns(stored, output["column_ids"])
+        columns = _columns(self._stored, output["column_ids"])
         wanted = _columns(self._schema, shape["column_ids"])
         orders = [
-            [(next(c.ids for c in of.values() if c.name == name), how) for name, how in keys]
+            [({c.name: c.ids for c in of.values()}[name], how) for name, how in keys]
             for of, keys in ((columns, directory["sort_by"]), (wanted, shape.get("sort_by", ())))
         ]
         check(orders[0] == orders[1], f"order of {index}")
         self._from = [columns.get(of) for of in wanted]
-        for of, into in wanted.items():
-            source = columns.get(of, into)
-            check(source.ids == into.ids, f"what is inside of {into.name}")
-            # Of the same bytes: only names, nullability and time zones differ.
-            if of in columns and not _is_wider(into.kind, source.kind):
-                stored = stored.set(source.position, pa.field(source.name, into.kind))
-        self._stored = stored
-        self._parts: dict[int, list[_Part]] = defaultdict(list)
+        for old, new in ((columns[of], wanted[of]) for of in columns.keys() & wanted.keys()):
+            check(old.ids == new.ids, f"what is inside of {new.name}")
+            if not _is_wider(new.kind, old.kind):
+                check(_is_alike(new.kind, old.kind), f"{old.kind} as {new.kind}")
+                # Of the same bytes: only names, nullability and time zones differ.
+                self._stored = self._stored.set(old.position, pa.field(old.name, new.kind))
+        self._parts: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
         for first, end, *place, crc32, _, _, _ in directory["blocks"]:
-            for part in section(_read(index, *place, crc32), _BLOCK).to_pylist():
+            check(0 <= first < end <= file["num_subpartitions"], "range of a block")
+            before = -1, 0
+            for part in section(_read(index, *place, crc32), pa.schema(_BLOCK)).to_pylist():
+                check(before < (before := (part["region"], part["first_row"])), "order of parts")
                 if part["kind"] > 1:
                     raise NewerError(f"kind {part['kind']} of a region")
-                of_part = part, self._subpartitions(part, first, end), self._chunks(part)
-                self._parts[part["region"]].append(of_part)
+                ids = self._subpartitions(part, first, end)
+                self._parts[part["region"]].append((part, ids, self._chunks(part)))
         parts = [part for of_region in self._parts.values() for part, *_ in of_region]
         rows = sum(part["num_rows"] for part in parts)
         check(rows == file["num_rows"] + file["mask_rows"], f"{rows} rows in {index}")
         check(sorted(self._parts) == [*range(file["num_regions"])], f"regions of {index}")
 
-    def _subpartitions(self, part: dict[str, Any], first: int, end: int) -> np.ndarray:
-        """Return the subpartition of each row; none of a broadcast region."""
+    def _subpartitions(self, part: dict[str, Any], first: int, end: int) -> np.ndarray | None:
+        """Return the subpartition of each row; None of a broadcast region."""
         gaps, rows = (np.array(part[f"subpartition_{of}"], np.int64) for of in ("gap", "rows"))
+        low, high = self._file["first_subpartition"], self._file["end_subpartition"]
         if part["kind"] == 1:
-            check(not len(gaps) and not len(rows), "subpartitions of a broadcast region")
-            return gaps
+            every = {(first, end), (low, high)} == {(0, self._file["num_subpartitions"])}
+            check(every and not len(gaps) and not len(rows), "a broadcast region")
+            return None
         check(len(gaps) == len(rows) and min(*gaps, *rows) > 0, "subpartitions of a part")
         found = first - 1 + np.cumsum(gaps)
-        low, high = self._file["first_subpartition"], self._file["end_subpartition"]
         check(max(first, low) <= found[0] and found[-1] < min(end, high), "a subpartition")
         check(rows.sum() == part["num_rows"], "rows of subpartitions")
         return np.repeat(found, rows)
 
     def _chunks(self, part: dict[str, Any]) -> list[_Chunk]:
-        rows, gaps, encodings, frames = (
-            part[f"chunk_{of}"] for of in ("rows", "gap", "encoding", "frames")
-        )
-        c, at, row = len(self._stored), 0, part["first_row"] - part["rows_before"]
-        check(len(rows) == len(gaps) == len(encodings) == len(frames), "lists of chunks")
-        check(len(part["column_frame"]) == len(part["column_raw_length"]) == c * len(rows), "lists")
-        check(len(part["frame_length"]) == len(part["frame_crc32"]) == sum(frames), "frames")
-        found = []
-        for i, num_rows in enumerate(rows):
-            of_frames = slice(sum(frames[:i]), sum(frames[: i + 1]))
-            of_columns = slice(c * i, c * (i + 1))
-            lists = part["frame_length"][of_frames], part["frame_crc32"][of_frames]
-            lists += part["column_frame"][of_columns], part["column_raw_length"][of_columns]
-            chunk = _Chunk(row, num_rows, at + gaps[i], encodings[i], *lists)
+        names = ("chunk_rows", "chunk_gap", "chunk_encoding", "chunk_frames")
+        frames = zip(part["frame_length"], part["frame_crc32"], strict=True)
+        columns = zip(part["column_frame"], part["column_raw_length"], strict=True)
+        at, row, c, found = 0, part["first_row"] - part["rows_before"], len(self._stored), []
+        for num_rows, gap, encoding, count in zip(*(part[of] for of in names), strict=True):
+            lists = [*islice(frames, count)], [*islice(columns, c)]
+            check([count, c] == [*map(len, lists)], "lists of a part")
+            found.append(chunk := _Chunk(row, num_rows, at + gap, encoding, *lists))
             chunk.check()
             check(max(8, at) <= chunk.offset and chunk.end <= self._file["data_bytes"], chunk)
             at, row = chunk.end, row + num_rows
-            found.append(chunk)
-        end = part["first_row"] + part["num_rows"]
-        check(found[0].row <= part["first_row"] < found[0].row + found[0].num_rows, "first chunk")
-        check(found[-1].row < end <= row, "last chunk")
+        begin, end = part["first_row"], part["first_row"] + part["num_rows"]
+        check(found[0].row <= begin < found[0].row + found[0].num_rows, "first chunk")
+        check(found[-1].row < end <= row and not [*frames, *columns], "last chunk")
         return found
 
     def regions(self) -> Iterator[tuple[np.ndarray | None, pa.Table]]:
@@ -186,8 +174,8 @@ class PartitionedFile:
         masked, end, num_broadcast = self._mask(), 0, 0
         for region in range(self._file["num_regions"]):
             parts = sorted(self._parts[region], key=lambda of: of[0]["first_row"])
-            kinds = {part["kind"] for part, *_ in parts}
-            check(kinds == {0} or len(parts) == 1, "kinds of a region")
+            is_broadcast = parts[0][1] is None
+            check({part["kind"] for part, *_ in parts} == {int(is_broadcast)}, "kinds of a region")
             chunks: dict[int, _Chunk] = {}  # one across the border of two blocks is in both
             num_rows = row = 0
             for part, _, of_part in parts:
@@ -202,24 +190,26 @@ class PartitionedFile:
             rows = pa.Table.from_batches([self._rows(chunk) for chunk in chunks.values()])
             left = np.ones(num_rows, bool)
             gone = masked.pop(region, np.empty(0, np.int64))
-            check(len(np.unique(gone)) == len(gone), "a row is masked twice")
-            check(not len(gone) or 0 <= gone.min() <= gone.max() < num_rows, "a row of a mask")
+            check(not len(gone) or gone.max() < num_rows, "a row of a mask")
             left[gone] = False
             rows = rows.filter(pa.array(left))
-            num_broadcast += len(rows) if kinds == {1} else 0
-            of = None if kinds == {1} else np.concatenate([ids for _, ids, _ in parts])[left]
-            yield of, rows
+            num_broadcast += len(rows) if is_broadcast else 0
+            yield None if is_broadcast else np.concatenate([ids for _, ids, _ in parts])[left], rows
         check(not masked and num_broadcast == self._file["num_broadcast_rows"], "rows of a file")
 
     def _mask(self) -> dict[int, np.ndarray]:
         """Return the rows that are gone, by region."""
-        file, found = self._file, defaultdict(list)
+        file, found, end = self._file, defaultdict(list), (-1, 0)
         if not file["mask_rows"]:
             return {}
         place = file["mask_offset"], file["mask_length"], file["mask_crc32"]
+        check(bool(file["mask"]) != bool(file["mask_path"]), "places of a mask")
         frame = file["mask"] or _read(_below(self._shuffle, file["mask_path"]), *place)
         check((len(frame), zlib.crc32(frame)) == place[1:], "mask")
-        for piece in section(frame, _MASK).to_pylist():
+        for piece in section(frame, pa.schema(_MASK)).to_pylist():
+            begin = piece["region"], piece["first_row"]
+            check(end <= begin and piece["first_row"] >= 0, "order of the pieces of a mask")
+            end = begin[0], begin[1] + 8 * len(piece["rows"])
             bits = np.unpackbits(np.frombuffer(piece["rows"], np.uint8), bitorder="little")
             found[piece["region"]].append(np.flatnonzero(bits) + piece["first_row"])
         masked = {region: np.concatenate(rows) for region, rows in found.items()}
@@ -227,9 +217,8 @@ class PartitionedFile:
         return masked
 
     def _rows(self, chunk: _Chunk) -> pa.RecordBatch:
-        starts = [chunk.offset + sum(chunk.lengths[:i]) for i in range(len(chunk.lengths))]
-        places = zip(starts, chunk.lengths, chunk.sums, strict=True)
-        frames = [_read(self._data, *place) for place in places]
+        starts = accumulate((length for length, _ in chunk.frames), initial=chunk.offset)
+        frames = [_read(self._data, *of) for of in zip(starts, *zip(*chunk.frames))]  # noqa: B905
         if chunk.encoding == 0:
             batch = message(frames[0], self._stored)
             check(len(batch) == chunk.num_rows, "rows of a message")
@@ -237,14 +226,14 @@ class PartitionedFile:
         else:
             arrays = [None] * len(self._stored)
             for number, frame in enumerate(frames):
-                inside = [column for column, of in enumerate(chunk.frames) if of == number]
-                size = sum(chunk.raw[column] for column in inside)
+                own = [(at, raw) for at, (of, raw) in enumerate(chunk.columns) if of == number]
+                size = sum(raw for _, raw in own)
                 stream = zstandard.ZstdDecompressor().stream_reader(frame, read_across_frames=True)
                 packed = memoryview(stream.read(size))
                 check(len(packed) == size and not stream.read(1), "content of a frame")
-                for column in inside:
-                    of, packed = packed[: chunk.raw[column]], packed[chunk.raw[column] :]
-                    arrays[column] = unpack(of, self._stored.field(column).type, chunk.num_rows)
+                for at, raw in own:
+                    kind = self._stored.field(at).type
+                    arrays[at], packed = unpack(packed[:raw], kind, chunk.num_rows), packed[raw:]
         columns = [
             pa.nulls(chunk.num_rows, field.type)
             if source is None
@@ -255,12 +244,25 @@ class PartitionedFile:
 
 
 def _is_wider(new: pa.DataType, old: pa.DataType) -> bool:
-    """Whether values of one type must become those of another, which may have more bits."""
-    numbers = pt.is_integer, pt.is_floating, pt.is_decimal
-    if new == old or not any(of(old) and of(new) for of in numbers):
-        return False
-    check(new.bit_width >= old.bit_width, f"{old} as {new}")
-    return True
+    """Whether values of one type become those of another, which may have more bits."""
+    if pt.is_decimal(old) and pt.is_decimal(new):
+        wider = new.precision >= old.precision and new.bit_width >= old.bit_width
+        return bool(new != old and wider and new.scale == old.scale)
+    for of in (pt.is_signed_integer, pt.is_unsigned_integer):
+        if of(old) and of(new):
+            return bool(new.bit_width > old.bit_width)
+    return bool(pt.is_float32(old) and pt.is_float64(new))
+
+
+def _is_alike(new: pa.DataType, old: pa.DataType) -> bool:
+    """Whether types have the same bytes: names, nullability and time zones may differ."""
+    if pt.is_timestamp(new) and pt.is_timestamp(old):
+        return bool(new.unit == old.unit and (new.tz is None) == (old.tz is None))
+    within = inside(new), inside(old)
+    if not within[0] or new.id != old.id or len(within[0]) != len(within[1]):
+        return bool(new == old)
+    is_fixed = pt.is_fixed_size_list(new)
+    return not (is_fixed and new.list_size != old.list_size) and all(map(_is_alike, *within))
 
 
 def _below(root: Path, path: str) -> Path:

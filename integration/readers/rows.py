@@ -8,23 +8,40 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types as pt
 
-from integration.readers.arrow_frames import check, schema_of
-from integration.readers.commit_log import open_version
+from integration.readers.arrow_frames import schema_of
+from integration.readers.commit_log import Log
 from integration.readers.partitioned_file import PartitionedFile
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+ORDERS = {
+    "ascending": (1, -1),
+    "descending": (-1, 1),
+    "ascending nulls last": (1, 1),
+    "descending nulls first": (-1, -1),
+}
+"""Sign of the rank of a value, and of that of a null."""
+
 
 def read(shuffle: Path, number: int | None = None) -> pa.Table:
     """Return all rows of a version, the newest when None; their subpartition is the last column."""
-    shape, outputs = open_version(shuffle, number)
+    log = Log(shuffle)
+    while True:
+        try:
+            return _rows(shuffle, *log.open_version(number))
+        except Exception:
+            before, log = log, Log(shuffle)
+            if log.newest.number == before.newest.number:
+                raise
+
+
+def _rows(shuffle: Path, shape: dict[str, Any], outputs: list[dict[str, Any]]) -> pa.Table:
     n, schema = shape["num_subpartitions"], schema_of(shape["data_schema"])
     tables, count = [schema.empty_table()], 0
     places, subpartitions = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for output in outputs:
         for file in output["files"]:
-            check(file["num_subpartitions"] % n == 0, "subpartitions of a file")
             for of, rows in PartitionedFile(shuffle, shape, output, file).regions():
                 place = np.arange(count, count + len(rows))
                 tables.append(rows)
@@ -32,23 +49,20 @@ def read(shuffle: Path, number: int | None = None) -> pa.Table:
                 subpartitions.append(np.repeat(np.arange(n), len(rows)) if of is None else of % n)
                 count += len(rows)
     table = pa.concat_tables(tables).combine_chunks()
-    places, subpartitions = np.concatenate(places), np.concatenate(subpartitions)
-    keys = [_ranks(table[name], how)[places] for name, how in shape.get("sort_by", ())]
-    order = np.lexsort([*reversed(keys), subpartitions])
+    place, subpartition = np.concatenate(places), np.concatenate(subpartitions)
+    keys = [_ranks(table[name], *ORDERS[how])[place] for name, how in shape.get("sort_by", ())]
+    order = np.lexsort([*reversed(keys), subpartition])
     field = pa.field("_subpartition", pa.int32(), nullable=False)
-    ids = pa.array(subpartitions[order].astype(np.int32))
-    return table.take(pa.array(places[order])).append_column(field, ids)
+    ids = pa.array(subpartition[order].astype(np.int32))
+    return table.take(pa.array(place[order])).append_column(field, ids)
 
 
-def _ranks(column: pa.ChunkedArray, how: str) -> np.ndarray:
+def _ranks(column: pa.ChunkedArray, sign: int, of_null: int) -> np.ndarray:
     """Return numbers in the order of a sort key."""
     keys = _keys(pa.concat_arrays([pa.array([], column.type), *column.chunks]))
-    down = how.startswith("descending")
-    nulls_first = how.endswith("first") if "nulls" in how else not down
-    last = len(keys) + 1
-    rank = {key: at for at, key in enumerate(sorted({*keys} - {()}), 1)}
-    of_null = -last if nulls_first else last
-    return np.array([(-rank[k] if down else rank[k]) if k else of_null for k in keys], np.int64)
+    rank = {key: sign * at for at, key in enumerate(sorted({*keys} - {()}), 1)}
+    rank[()] = of_null * (len(keys) + 1)
+    return np.array([rank[key] for key in keys], np.int64)
 
 
 def _keys(array: pa.Array) -> list[tuple[Any, ...]]:

@@ -600,6 +600,7 @@ ALL: tuple[tuple[int, Callable[[], None]], ...] = (
     (59_000, rare.rare_bounds),
     (60_000, rare.undone),
     (61_000, rare.other_names),
+    (62_000, rare.expiring),
 )
 
 

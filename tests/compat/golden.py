@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from arrow_format import Partitioner
     from arrow_format.model import Transaction
 
+_MANY = 2_000
+"""Rows from which on what is expected is compressed."""
+
 HERE = Path(__file__).parent / f"v{FORMAT_VERSION}"
 
 
@@ -138,7 +141,8 @@ class Golden:
             (self.directory / f"expected-{version}.arrow").unlink(missing_ok=True)
 
     def write(self, version: int, rows: pa.Table, compression: str | None = None) -> None:
-        """Write down that a version has these rows, in reading order."""
+        """Write down that a version has these rows, in reading order; many are compressed."""
+        compression = "zstd" if len(rows) > _MANY else compression
         options = pa.ipc.IpcWriteOptions(compression=compression)
         path = self.directory / f"expected-{version}.arrow"
         with pa.ipc.new_file(path, rows.schema, options=options) as out:

@@ -122,6 +122,7 @@ def blank_entries() -> None:
     tag_shuffle(path, "two", 2)
     golden.commit("append", [flights(20, 5)])
     golden.commit("append", [flights(25, 5)])
+    shutil.copytree(path, golden.directory / "before")
     for _ in range(2):
         for file in path.rglob("*"):
             os.utime(file, (0, 0))  # the clock that stands still is behind that of the disk
@@ -132,6 +133,19 @@ def blank_entries() -> None:
     (path / range_path(6)).write_bytes(framed(old, {}))
     golden.commit("append", [flights(30, 5)])
     golden.refuses(dict.fromkeys((1, 3, 4, 6, 7), "absent"))
+
+
+def expiring() -> None:
+    """A version whose files a collection removes, and the shuffle before it."""
+    golden = Golden("expiring", 3, HashPartitioner("id"))
+    golden.commit("errorifexists", [flights(0, 10), flights(10, 10)])
+    golden.commit("overwrite", [flights(20, 10)])
+    path = golden.directory / "shuffle"
+    shutil.copytree(path, golden.directory / "before")
+    for file in path.rglob("*"):
+        os.utime(file, (0, 0))
+    collect_garbage(path, retention=dt.timedelta(0))
+    golden.refuses({1: "absent"})
 
 
 class Mixed:

@@ -1,6 +1,7 @@
 """One bit of the kit flipped, or a file cut: rows as they were, or an error; and it is found."""
 
 import random
+import shutil
 from collections import Counter
 
 import pytest
@@ -12,7 +13,7 @@ from tests.compat.product import read
 from tests.support.exhaustive import times
 from tests.support.guarantees import guarantee
 
-ROWS = [case for case in cases() if case.answer == "rows"]
+ROWS = [case for case in cases() if case.answer == "rows" and case.damage is None]
 LARGE = 2_000
 """Rows from which on a shuffle takes long to read."""
 
@@ -34,6 +35,7 @@ def test_damage_anywhere_in_the_kit(case, tmp_path):
     rng = random.Random(str(case))
     expected = case.expected
     shuffle = copied(case.directory, tmp_path / case.name) / "shuffle"
+    shutil.rmtree(shuffle.parent / "before", ignore_errors=True)
     files = [
         file
         for file in sorted(shuffle.parent.rglob("*"))

@@ -19,7 +19,9 @@ def test_a_reader_answers_the_kit(reader):
 
 
 @pytest.mark.parametrize(
-    "case", [case for case in cases() if case.answer == "rows"], ids=lambda case: str(case)
+    "case",
+    [case for case in cases() if case.answer == "rows" and case.damage is None],
+    ids=lambda case: str(case),
 )
 def test_rows_read_without_an_order_are_those_of_the_kit(case, tmp_path):
     shuffle = copied(case.directory, tmp_path / case.name) / "shuffle"

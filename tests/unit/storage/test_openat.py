@@ -26,6 +26,7 @@ from arrow_format.storage.local_dir_removal import clear_roots
 from arrow_format.storage.local_dirs import make_root
 from arrow_format.storage.open import ObjectStat, PosixStorage
 from arrow_format.storage.root_owner import MARKER_NAME, Marker, Owner, list_roots
+from tests.compat.damages import at_opening
 from tests.support.guarantees import guarantee
 from tests.support.small_shuffles import begin, files_below, numbered, run, values, write_tasks
 
@@ -152,6 +153,16 @@ def test_what_is_no_file_is_refused_at_once(storage, kind, mapped):
             pytest.skip(f"cannot make a {kind} here: {error}")
     with pytest.raises((CorruptShuffleError, StorageError), match="root/a"):
         storage.open_reader("a", mapped=mapped)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_file_that_another_process_leases_is_waited_for(storage):
+    file = Path(storage.root, "a")
+    file.write_bytes(b"x")
+    given_up = []
+    with at_opening(file, lambda: given_up.append(True)):
+        (found,) = storage.open_reader("a").get_ranges([(0, 1)])
+    assert (bytes(found), given_up) == (b"x", [True])
 
 
 def test_the_root_itself_may_be_reached_through_links(tmp_path):
