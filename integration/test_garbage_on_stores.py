@@ -28,7 +28,7 @@ from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.target import open_target
 from arrow_format.keys.partitioner import HashPartitioner
-from arrow_format.storage.open import ObjectStorage
+from arrow_format.storage.object_store import ObjectStorage
 from tests.support.exhaustive import exhaustive
 from tests.support.guarantees import guarantee
 from tests.support.stored_shuffle import N, StoredShuffle
@@ -151,7 +151,8 @@ from arrow_format.jobs.commit import commit_job
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.keys.partitioner import HashPartitioner
-from arrow_format.storage.open import ObjectStorage, open_storage
+from arrow_format.storage.object_store import ObjectStorage
+from arrow_format.storage.open import open_storage
 from arrow_format.jobs.target import open_target
 
 path, where, options = sys.argv[1], sys.argv[2], json.loads(sys.stdin.readline())

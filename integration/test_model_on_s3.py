@@ -16,8 +16,8 @@ from hypothesis import settings
 from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 
 from arrow_format import ShuffleError, StorageError, collect_garbage, open_shuffle
-from arrow_format.storage.object_store import Upload
-from arrow_format.storage.open import ObjectStorage, open_storage
+from arrow_format.storage.object_store import ObjectStorage, Upload
+from arrow_format.storage.open import open_storage
 from tests.conformance.test_model import ShuffleMachine
 from tests.support.exhaustive import times
 from tests.support.system_calls import Death

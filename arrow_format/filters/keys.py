@@ -31,6 +31,7 @@ from arrow_format.filters.expression import (
 )
 from arrow_format.filters.filter import Filter
 from arrow_format.filters.spark_rules import char_lengths
+from arrow_format.filters.subpartitions import ascending
 from arrow_format.keys.bounds import cast_exactly
 from arrow_format.keys.key_set import rows_with_keys
 from arrow_format.keys.partitioner import ColumnPartitioner, Partitioner, key_columns
@@ -96,9 +97,9 @@ class KeyFilter:
         if isinstance(partitioner, ColumnPartitioner):  # what is no subpartition is nowhere
             ids = keys.column(0).cast(pa.int64(), safe=False)
             numbers = to_numpy(keep(ids, ids.is_valid()))
-            return np.unique(numbers[(numbers >= 0) & (numbers < num_subpartitions)])
+            return ascending(numbers[(numbers >= 0) & (numbers < num_subpartitions)])
         ids = subpartitions_of_keys(keys, partitioner, num_subpartitions)
-        return np.unique(ids).astype(np.int64)
+        return ascending(ids)
 
     def _identity(self) -> tuple[object, ...]:
         return self.keys.schema, self.keys.serialize().to_pybytes()

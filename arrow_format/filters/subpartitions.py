@@ -31,7 +31,7 @@ from arrow_format.keys.sort_keys import is_descending, puts_nulls_first
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from arrow_format.model import Int64Array
+    from arrow_format.model import Int32Array, Int64Array
 
 MOST_KEYS = 10_000
 """Most keys that are assigned, one by one, to find their subpartitions."""
@@ -157,7 +157,16 @@ def _of_points(
     if not batches:
         return np.empty(0, np.int64)
     assign = partitioner.bind(keys, num_subpartitions, 0)
-    return np.unique(assign(joined(batches))).astype(np.int64)
+    return ascending(assign(joined(batches)))
+
+
+def ascending(ids: Int32Array | Int64Array) -> Int64Array:
+    """Return subpartitions ascending, each once.
+
+    NumPy's ``unique`` imports masked arrays, for a tenth of the time of a process's first lookup.
+    """
+    found = np.sort(ids).astype(np.int64)
+    return found[np.diff(found, prepend=-1) > 0]
 
 
 def _product(values: list[pa.Array], keys: pa.Schema) -> pa.RecordBatch:

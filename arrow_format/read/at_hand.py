@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from arrow_format.beside.epochs import Epochs
 from arrow_format.beside.readable import TASK_BYTES
 from arrow_format.extras import needed_by
 
@@ -353,6 +352,7 @@ class AtHand(ABC):
             that a window of ``shuffle_rows`` has few keys, or it is a part of a subpartition.
         """
         with needed_by("to_torch()"):
+            from arrow_format.beside.epochs import Epochs
             from arrow_format.beside.torch_dataset import ShuffleIterableDataset
         return ShuffleIterableDataset(
             self.where(filter),

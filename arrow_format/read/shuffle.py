@@ -1,4 +1,7 @@
-"""A committed shuffle, read without Spark: the entry of the read path."""
+"""A committed shuffle, read without Spark: the entry of the read path.
+
+What few readers use is imported where they use it: a process that looks up a key begins with that.
+"""
 
 from __future__ import annotations
 
@@ -26,18 +29,14 @@ from arrow_format.log.reader import translate_gone, why_gone
 from arrow_format.log.result import released_error
 from arrow_format.log.version_names import parse_version_name, resolve_version
 from arrow_format.options import check_integer, check_read_options
-from arrow_format.read.answers import Answer, answer
 from arrow_format.read.at_hand import AtHand
 from arrow_format.read.estimates import (
     estimate_read_bytes,
     estimate_region_bytes,
 )
-from arrow_format.read.explanation import ReadExplanation, explain
 from arrow_format.read.placement_check import required_check
 from arrow_format.read.plan import check_subpartitions, coalesce_adjacent
-from arrow_format.read.presentation import html_of_schema, html_skew, html_table, size_facts
 from arrow_format.read.selection import select
-from arrow_format.read.verify import VerifyReport, verify_snapshot
 from arrow_format.read.version_facts import VersionFacts
 from arrow_format.read.version_reader import VersionReader
 from arrow_format.storage.open import Place, Storage, open_storage
@@ -60,10 +59,13 @@ if TYPE_CHECKING:
     from arrow_format.log.version_names import VersionName
     from arrow_format.model import Int64Array, MapOutput
     from arrow_format.options import ReadOptions
+    from arrow_format.read.answers import Answer
     from arrow_format.read.explain import ReadPlan
+    from arrow_format.read.explanation import ReadExplanation
     from arrow_format.read.kept_chunks import KeptChunks
     from arrow_format.read.selection import Selection
     from arrow_format.read.subpartition_reader import SortMergeSubpartitionReader
+    from arrow_format.read.verify import VerifyReport
 
 BATCH_ROWS = 64 << 10
 
@@ -143,6 +145,13 @@ class Shuffle(VersionFacts, AtHand):
         )
 
     def _repr_html_(self) -> str:
+        from arrow_format.read.presentation import (
+            html_of_schema,
+            html_skew,
+            html_table,
+            size_facts,
+        )
+
         rows = self.subpartition_rows
         facts = [
             ("path", self.path),
@@ -480,6 +489,8 @@ class Shuffle(VersionFacts, AtHand):
         """
         if filter is not None:
             return self.where(filter).explain(subpartitions, columns)
+        from arrow_format.read.explanation import explain
+
         names = self.schema_of(columns).names
         asked = check_subpartitions(subpartitions, self.num_subpartitions)
         groups = self._groups(asked, columns)
@@ -590,6 +601,8 @@ class Shuffle(VersionFacts, AtHand):
         return {name: answer.bounds(name) for name in names}
 
     def _answer(self, names: Sequence[str], filter: str | pc.Expression | None) -> Answer:
+        from arrow_format.read.answers import answer
+
         rows = self.where(filter)
         whole = partial(rows.reader, 0, self.num_subpartitions, names)
         return answer(self._snapshot, rows._selection, names, whole)
@@ -664,6 +677,8 @@ class Shuffle(VersionFacts, AtHand):
         ShuffleNotFoundError
             The version has expired, and was removed by garbage collection.
         """
+        from arrow_format.read.verify import verify_snapshot
+
         how = self._storage, self._entry, self._snapshot.oldest_needed
         with translate_gone(*how):
             report = verify_snapshot(

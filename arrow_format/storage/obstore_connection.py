@@ -13,16 +13,13 @@ from typing import TYPE_CHECKING, Any
 from arrow_format.errors import OptionError, StorageError
 from arrow_format.extras import needed_by
 from arrow_format.storage.credentials import PROVIDER, provider_of
-from arrow_format.storage.options import VARIABLES
+from arrow_format.storage.options import STORES, VARIABLES
 from arrow_format.storage.store_errors import advice_for, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from arrow_format.storage.options import StorageOptions
-
-STORES = {"s3": "S3Store", "gs": "GCSStore", "az": "AzureStore"}
-"""Schemes, and obstore's class for each."""
 
 _RETRY: dict[str, Any] = {
     # The time ends them, not their number: so many do not fit into it.

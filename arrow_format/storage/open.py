@@ -12,8 +12,7 @@ from urllib.parse import unquote
 
 from arrow_format.errors import OptionError
 from arrow_format.storage.local import PosixStorage
-from arrow_format.storage.object_store import ObjectStorage
-from arrow_format.storage.obstore_connection import STORES
+from arrow_format.storage.options import STORES
 from arrow_format.storage.protocol import (
     ByteSource,
     ObjectExistsError,
@@ -34,7 +33,6 @@ __all__ = [
     "ObjectNotFoundError",
     "ObjectReader",
     "ObjectStat",
-    "ObjectStorage",
     "ObjectWriter",
     "Place",
     "PosixStorage",
@@ -62,8 +60,13 @@ def open_storage(path: Place, storage_options: Mapping[str, str] | None = None) 
     obstore's names; they override the environment. Raises :class:`OptionError` for an empty or
     impossible path, a URI of another scheme, or options that do not fit.
     """
-    if isinstance(path, PosixStorage | ObjectStorage):
+    if isinstance(path, PosixStorage):
         return path
+    if not isinstance(path, str | os.PathLike):
+        from arrow_format.storage.object_store import ObjectStorage
+
+        if isinstance(path, ObjectStorage):
+            return path
     text = os.fspath(path)  # type: ignore[arg-type]
     if not isinstance(text, str) or not text:
         msg = f"path={path!r}: expected a directory"
@@ -77,6 +80,8 @@ def open_storage(path: Place, storage_options: Mapping[str, str] | None = None) 
         msg = "path: expected a directory, but no name holds a NUL or half a surrogate pair"
         raise OptionError(msg)
     if scheme in STORES and rest.startswith("//"):
+        from arrow_format.storage.object_store import ObjectStorage
+
         return ObjectStorage(f"{scheme}:{rest}", storage_options)
     if storage_options:
         msg = "storage_options: only object stores (s3://, gs://, az://) take them; leave them out"

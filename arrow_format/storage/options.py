@@ -10,6 +10,9 @@ from collections.abc import Iterator, Mapping
 
 from arrow_format.errors import OptionError
 
+STORES = {"s3": "S3Store", "gs": "GCSStore", "az": "AzureStore"}
+"""Schemes, and obstore's class for each."""
+
 VARIABLES = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
 """How the names of variables of the environment begin that obstore reads, by scheme."""
 

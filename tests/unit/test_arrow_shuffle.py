@@ -49,6 +49,26 @@ def test_the_import_is_light():
     assert done.stdout == "\n\n"
 
 
+def test_a_first_lookup_imports_what_it_uses(tmp_path):
+    arrow_shuffle.write_shuffle(pa.table(COLUMNS), tmp_path / "s", num_subpartitions=2, keys="k")
+    code = (
+        "import sys, arrow_format\n"
+        "found = arrow_format.open_shuffle(sys.argv[1]).lookup({'k': 1}).read_all()\n"
+        "print(found.num_rows, *{'pandas', 'numpy.ma', 'html', 'obstore'} & {*sys.modules})\n"
+        "print(*(m for m in sys.modules if m.startswith('arrow_format.')))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "s")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    first, ours = done.stdout.splitlines()
+    assert first == "1"
+    others = {"explanation", "answers", "verify", "presentation", "object_store", "write", "jobs"}
+    assert not [name for name in ours.split() if others & {*name.split(".")}]
+
+
 @pytest.mark.parametrize(
     "source",
     [

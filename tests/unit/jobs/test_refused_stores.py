@@ -30,7 +30,8 @@ from arrow_format.jobs import garbage, gc_files, gc_plan
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.log.consumers import KEPT_RECORDS, NO_RECORD, ConsumerRegistry
 from arrow_format.storage import object_store
-from arrow_format.storage.open import ObjectStorage, open_storage
+from arrow_format.storage.object_store import ObjectStorage
+from arrow_format.storage.open import open_storage
 from arrow_format.storage.protocol import DeniedError
 from arrow_format.storage.put_probe import PROBE_DIRECTORY, ROUNDS
 from tests.support.exhaustive import exhaustive

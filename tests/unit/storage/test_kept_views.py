@@ -7,7 +7,8 @@ from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.merge import merge_shuffle
 from arrow_format.keys.partitioner import ColumnPartitioner
-from arrow_format.storage.open import ObjectStorage, PosixStorage
+from arrow_format.storage.object_store import ObjectStorage
+from arrow_format.storage.open import PosixStorage
 from arrow_format.write.merge_policy import MergePolicy
 from tests.support.small_shuffles import SCHEMA, numbered
 

@@ -13,13 +13,9 @@ import pytest
 
 from arrow_format.errors import CorruptShuffleError, OptionError, ShuffleError, StorageError
 from arrow_format.storage import object_store, obstore_connection
-from arrow_format.storage.open import (
-    ObjectExistsError,
-    ObjectNotFoundError,
-    ObjectStorage,
-    open_storage,
-)
-from arrow_format.storage.options import StorageOptions
+from arrow_format.storage.object_store import ObjectStorage
+from arrow_format.storage.open import ObjectExistsError, ObjectNotFoundError, open_storage
+from arrow_format.storage.options import STORES, StorageOptions
 from tests.support.guarantees import guarantee
 from tests.support.s3_server import KEY_ID, SECRET
 from tests.support.stores import retrying_for
@@ -227,7 +223,7 @@ def test_no_credentials_at_all(s3, bucket, impatient, monkeypatch):
 # What else is refused -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scheme", obstore_connection.STORES)
+@pytest.mark.parametrize("scheme", STORES)
 def test_no_test_asks_a_metadata_service(scheme, impatient, monkeypatch):
     """Without credentials obstore does, wherever it runs: see :data:`NO_METADATA`."""
     for name in ("AWS_ACCESS_KEY_ID", "AZURE_STORAGE_ACCOUNT_KEY", "GOOGLE_SERVICE_ACCOUNT"):

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 from arrow_format.errors import ClosedError, CorruptShuffleError
+from arrow_format.storage.object_store import ObjectStorage
 from arrow_format.storage.open import (
     ObjectExistsError,
     ObjectNotFoundError,
     ObjectStat,
-    ObjectStorage,
     PosixStorage,
     open_storage,
 )

@@ -5,7 +5,8 @@ import time
 import pytest
 
 from arrow_format.errors import OptionError, StorageError
-from arrow_format.storage.open import ObjectExistsError, ObjectStorage
+from arrow_format.storage.object_store import ObjectStorage
+from arrow_format.storage.open import ObjectExistsError
 from arrow_format.storage.protocol import PutRefusedError
 from tests.support.answering_server import Answer, answering, refusal
 from tests.support.azure_server import ACCOUNT

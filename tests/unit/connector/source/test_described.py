@@ -2,7 +2,8 @@
 
 from types import SimpleNamespace
 
-from arrow_format.storage.open import ObjectStorage, PosixStorage
+from arrow_format.storage.object_store import ObjectStorage
+from arrow_format.storage.open import PosixStorage
 from connector.source import described as described_source
 from connector.source.described import describe, described_format
 
