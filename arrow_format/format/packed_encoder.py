@@ -104,8 +104,9 @@ class _Column:
 
     def numbers(self, numbers: _Numbers, valid: Valid, start: int, stop: int) -> None:
         """Add a node of numbers or of lengths, with its buffers."""
-        self.node(numbers.width, numbers.base, valid, start, stop, numbers.digits)
-        self.buffer(numbers.slice(start, stop))
+        octets, base = numbers.of_chunk(start, stop, valid)
+        self.node(numbers.width, base, valid, start, stop, numbers.digits)
+        self.buffer(octets)
 
     def node(
         self, width: int, base: int, valid: Valid, start: int, stop: int, digits: int = 0
@@ -136,7 +137,7 @@ class _Node(Protocol):
 
 @dataclass(slots=True)
 class _Numbers:
-    """Integers less their base in as few bytes as the largest of the region needs."""
+    """Integers less their base in as few bytes as the largest of a region needs."""
 
     octets: memoryview
     width: int
@@ -168,6 +169,22 @@ class _Numbers:
     def slice(self, start: int, stop: int) -> memoryview:
         """Return the bytes of values ``[start, stop)``."""
         return self.octets[start * self.width : stop * self.width]
+
+    def of_chunk(self, start: int, stop: int, valid: Valid) -> tuple[memoryview, int]:
+        """Return the numbers of values ``[start, stop)``, and their base, the least of these.
+
+        That of the region may be a value of a row in another chunk. If that is erased, this chunk
+        is copied as it is.
+        """
+        octets = self.slice(start, stop)
+        if not self.base:
+            return octets, 0
+        numbers = np.frombuffer(octets, f"<u{self.width}")
+        run = None if valid is None else run_of_bits(valid, start, stop)
+        has_values = bool(len(numbers) if run is None else run.any())
+        above = _extremes(numbers, run)[0] if has_values else -self.base
+        moved = numbers - np.array(above % (1 << 8 * self.width), numbers.dtype)
+        return moved.view(np.uint8).data, _signed((self.base + above) % (1 << 64))
 
     def are_smaller(self, values: Values, compressed_bytes: Callable[[memoryview], int]) -> bool:
         """Whether the numbers compress to fewer bytes than the values they were made of.

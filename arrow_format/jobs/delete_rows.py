@@ -297,7 +297,7 @@ class _Deletion:
 
     def _is_due(self, holding: _Holding) -> bool:
         """Whether there is something to delete: also what a mask took, if bytes are to go."""
-        return any(each.regions if self._erase else each.num_rows for each in holding.matches)
+        return any(each.chunks if self._erase else each.num_rows for each in holding.matches)
 
     def _with_others(
         self, receipt: DeletionReceipt, log: CommitLog, view: LogView

@@ -101,26 +101,30 @@ class ChunkReader:
         """Map task, attempt and purpose of the read."""
         return f"{self._task()}, {self._wanted}" if self._wanted else self._task()
 
-    def stored(self, first_region: int, end_region: int) -> Iterator[EncodedChunk]:
-        """Yield all chunks of adjacent regions as they are stored, in file order."""
+    def stored(self, plan: Iterable[ChunkRead]) -> Iterator[EncodedChunk]:
+        """Yield the chunks of a plan in its order, whole and as they are stored."""
+        for chunk, stored in self.fetched(plan):
+            yield self.encoded(chunk, stored)
+
+    def encoded(self, chunk: ChunkRead, stored: pa.Buffer) -> EncodedChunk:
+        """Return a whole chunk as it is stored, with no column decoded if that can be."""
         names = self.index.metadata.data_schema.names
-        for chunk, stored in self._fetch(self.plan(first_region, end_region)):
-            frames = self.index.regions[chunk.part].chunks.frames(chunk.chunk)
-            if frames.encoding == Encoding.FRAMES:
-                with self.located(chunk):
-                    for number, (start, stop) in enumerate(pairwise(frames.edges)):
-                        check_frame(memoryview(stored)[start:stop], frames, number, names)
-            else:
-                # Arrow parses the message to copy it into an Arrow file, and trusts its contents.
-                self.decode(chunk, stored)
-            yield EncodedChunk(stored, frames)
+        frames = self.index.regions[chunk.part].chunks.frames(chunk.chunk)
+        if frames.encoding == Encoding.FRAMES:
+            with self.located(chunk):
+                for number, (start, stop) in enumerate(pairwise(frames.edges)):
+                    check_frame(memoryview(stored)[start:stop], frames, number, names)
+        else:
+            # Arrow parses the message to copy it into an Arrow file, and trusts its contents.
+            self.decode(chunk, stored)
+        return EncodedChunk(stored, frames)
 
     def decoded(self, plan: Iterable[ChunkRead]) -> Iterator[tuple[ChunkRead, pa.RecordBatch]]:
         """Yield the chunks of a plan in its order, each as one record batch of all its rows.
 
         Of all that are stored: those that a mask took are among them, see :meth:`rows_left`.
         """
-        for chunk, stored in self._fetch(plan):
+        for chunk, stored in self.fetched(plan):
             yield chunk, self.decode(chunk, stored)
 
     def decode(
@@ -332,12 +336,12 @@ class ChunkReader:
     def check(
         self,
         *,
-        decode: bool = True,
+        is_copy: Callable[[ChunkRead], bool] = lambda _: False,
         on_rows: Callable[[ChunkRead, pa.RecordBatch], None] | None = None,
     ) -> None:
         """Read the whole data file, the bytes between its chunks included, and verify it.
 
-        Chunks that were copied from a verified file need no ``decode``: their CRC suffices. Others
+        A chunk that ``is_copy`` of one that was verified is not decoded: its CRC suffices. Others
         are given to ``on_rows``, in file order.
         """
         index = self.index
@@ -347,14 +351,13 @@ class ChunkReader:
             actual = "is not there" if stat is None else f"has {stat.num_bytes} bytes"
             msg = f"{self._file()}: {actual}, expected {data_bytes} bytes. {ADVICE}"
             raise CorruptShuffleError(msg)
-        end = len(index.regions)
-        if decode:
-            for chunk, batch in self.decoded(self.plan(0, end)):
-                if on_rows is not None:
-                    on_rows(chunk, batch)
-        else:
-            for _ in self.stored(0, end):
-                pass
+        for chunk, stored in self.fetched(self.plan(0, len(index.regions))):
+            if is_copy(chunk):
+                self.encoded(chunk, stored)
+                continue
+            batch = self.decode(chunk, stored)
+            if on_rows is not None:
+                on_rows(chunk, batch)
         crc32 = 0
         for gap in self.storage.get_ranges(self.path, list(_gaps(index))):
             crc32 = zlib.crc32(gap, crc32)
@@ -379,7 +382,8 @@ class ChunkReader:
             index = index.reader.of_ranges([(first, end)])
         return plan_chunks(index.regions, first, end, index.metadata.num_subpartitions)
 
-    def _fetch(self, plan: Iterable[ChunkRead]) -> Iterator[tuple[ChunkRead, pa.Buffer]]:
+    def fetched(self, plan: Iterable[ChunkRead]) -> Iterator[tuple[ChunkRead, pa.Buffer]]:
+        """Yield the chunks of a plan in its order, with their stored bytes, not verified."""
         pool = ReadBufferPool(self._read_ahead_bytes)
         yield from ReadScheduler(pool, read_ahead=False).fetch(self, plan)
 

@@ -49,10 +49,14 @@ class Matches:
 
     num_rows: int = 0
     """Rows that no mask took; a broadcast row counts once."""
-    regions: set[int] = field(default_factory=set)
-    """Numbers of the regions that hold them, or such that a mask took."""
+    chunks: dict[int, set[int]] = field(default_factory=dict)
+    """Numbers of the chunks of each region that hold them, or such that a mask took."""
     rows: dict[int, list[Int64Array]] = field(default_factory=dict)
     """Where these are in each region, ascending, chunk by chunk; empty unless asked for."""
+
+    def are_in(self, region: int, chunk: int) -> bool:
+        """Whether a chunk holds some."""
+        return chunk in self.chunks.get(region, ())
 
     @property
     def by_region(self) -> dict[int, Int64Array]:
@@ -97,7 +101,7 @@ def search(
             among = partial(keys.among, subpartitions=_subpartitions_of(run, len(keys.wanted)))
             for (source, chunk, *_), rows in _matching(run, among):
                 matches = by_file.setdefault(source.order, Matches())
-                matches.regions.add(chunk.region)
+                matches.chunks.setdefault(chunk.region, set()).add(chunk.chunk)
                 left = source.rows_left(chunk)
                 if left is not None:
                     rows = np.intersect1d(rows, left, assume_unique=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pyarrow as pa
 
+from arrow_format.arrays.batches import copied
 from arrow_format.format.chunk_codec import EncodedChunk, FrameEncoder, message_frames
 from arrow_format.format.ipc import keep_batches
 from arrow_format.format.packed_encoder import PackedRows
@@ -73,17 +74,21 @@ class GatheringSink:
 
     def write(self, buffer: ByteSource) -> int:
         """Take a buffer, which is kept alive until it is written; return its bytes."""
-        length = buffer.size if isinstance(buffer, pa.Buffer) else len(buffer)
         if self._diverted is not None:
             self._diverted.append(bytes(memoryview(buffer)))
-            return length
+            return len(self._diverted[-1])
+        if self._chunk_start is None or self.position < self._chunk_start:
+            self.frame_crc32 = zlib.crc32(buffer, self.frame_crc32)
+        else:
+            self._chunk_crc32 = zlib.crc32(buffer, self._chunk_crc32)
+        return self.write_chunk(buffer)
+
+    def write_chunk(self, buffer: ByteSource) -> int:
+        """Take a chunk whose CRC-32 is known, as :meth:`write` takes a buffer."""
+        length = buffer.size if isinstance(buffer, pa.Buffer) else len(buffer)
         if length:
             self._buffered.append(buffer)
             self._buffered_bytes += length
-            if self._chunk_start is None or self.position < self._chunk_start:
-                self.frame_crc32 = zlib.crc32(buffer, self.frame_crc32)
-            else:
-                self._chunk_crc32 = zlib.crc32(buffer, self._chunk_crc32)
             self.position += length
             if self._buffered_bytes >= WRITE_BYTES:
                 self.flush()
@@ -167,7 +172,7 @@ def open_chunk_writer(
 class _IpcFileChunks:
     """Codec none: every chunk is a record batch of one Arrow IPC file.
 
-    Arrow's writer takes batches, whose buffers reach the file without a copy, and keeps the footer.
+    Arrow's writer takes batches, and keeps the footer.
     """
 
     def __init__(self, sink: GatheringSink, schema: pa.Schema) -> None:
@@ -185,7 +190,9 @@ class _IpcFileChunks:
     def encode(
         self, rows: pa.RecordBatch, extents: Sequence[tuple[int, int]]
     ) -> list[pa.RecordBatch]:
-        return [rows.slice(start, stop - start) for start, stop in extents]
+        # Of a view Arrow writes what lies beside it too, up to its padding. Where that is erased
+        # later, this chunk is copied as it is.
+        return [copied(rows.slice(start, stop - start)) for start, stop in extents]
 
     def write(self, chunk: pa.RecordBatch, first_row: int) -> ChunkRow:
         offset = max(self._sink.position, self._header_bytes)
@@ -231,9 +238,7 @@ class _ZstdChunks:
 
     def write(self, chunk: EncodedChunk, first_row: int) -> ChunkRow:
         offset = self._sink.position
-        self._sink.begin_chunk(offset)
-        length = self._sink.write(chunk.payload)
-        self._sink.end_chunk()
+        length = self._sink.write_chunk(chunk.payload)
         self._sink.write(bytes(-length % 8))
         return first_row, offset, chunk.frames
 

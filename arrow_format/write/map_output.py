@@ -26,7 +26,7 @@ from arrow_format.storage.open import ObjectNotFoundError
 from arrow_format.write.merge_policy import MergePolicy
 from arrow_format.write.merger import merge_files
 from arrow_format.write.partitioned_file import INDEX_RESERVE_BYTES, PartitionedFileWriter
-from arrow_format.write.region_joiner import region_statistics, sized_regions
+from arrow_format.write.region_copier import RegionCopier
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -174,7 +174,7 @@ class MapOutputWriter:
                 while True:
                     target = self._open_file(source.num_bytes + INDEX_RESERVE_BYTES)
                     try:
-                        move_regions(source.unfinished(), target)
+                        move_regions(source.unfinished(), target, self._options)
                     except StorageError as target_error:
                         target.release()
                         self._give_up_directory(target_error)
@@ -285,17 +285,19 @@ class MapOutputWriter:
                     storage.delete(path)
 
 
-def move_regions(source: UnfinishedFile, target: PartitionedFileWriter) -> None:
+def move_regions(
+    source: UnfinishedFile, target: PartitionedFileWriter, options: WriteOptions
+) -> None:
     """Append all regions of ``source`` to ``target``, chunks as they are stored, each verified.
 
     Raises CorruptShuffleError when ``source`` cannot be read back as it was written, StorageError
     when ``target`` cannot be written.
     """
-    chunks = ChunkReader(source, ChunkDecoder(source.metadata.data_schema))
-    statistics = region_statistics(source)
-    for number, (region, raw_bytes) in enumerate(sized_regions(source)):
-        stored = _read_back(chunks.stored(number, number + 1))
-        target.write_stored_region(region, stored, raw_bytes, statistics(number))
+    copier = RegionCopier(source, source.metadata.data_schema, options)
+    for number, region in enumerate(source.regions):
+        stored = _read_back(copier.chunks.stored(copier.chunks.plan(number, number + 1)))
+        part = copier.stored_part(number, 0, len(region.chunks), stored)
+        target.write_region_in_parts([part], region.kind)
 
 
 def _read_back(chunks: Iterator[EncodedChunk]) -> Iterator[EncodedChunk]:

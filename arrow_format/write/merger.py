@@ -26,7 +26,6 @@ from arrow_format.arrays.schema_evolution import (
 )
 from arrow_format.arrays.selection import take
 from arrow_format.errors import CorruptShuffleError, OptionError, SchemaError, StorageError
-from arrow_format.format.chunk_codec import ChunkDecoder
 from arrow_format.format.evolved_chunks import ChunkDecoders
 from arrow_format.format.ipc import byte_schema
 from arrow_format.format.regions import RegionKind
@@ -36,12 +35,8 @@ from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.open import ObjectNotFoundError
 from arrow_format.write.merge_policy import MAX_FAN_IN
 from arrow_format.write.partitioned_file import INDEX_RESERVE_BYTES, PartitionedFileWriter
-from arrow_format.write.region_joiner import (
-    RegionJoiner,
-    chunk_parts,
-    region_statistics,
-    sized_regions,
-)
+from arrow_format.write.region_copier import RegionCopier, check_written, chunk_contents
+from arrow_format.write.region_joiner import RegionJoiner, sized_regions
 from arrow_format.write.rewrite_plan import plan_fan_in, plan_runs
 
 if TYPE_CHECKING:
@@ -283,24 +278,9 @@ class PartitionedFileMerger:
     def _copy(
         self, writer: PartitionedFileWriter, index: PartitionedFileReader, numbers: range
     ) -> None:
-        """Copy regions of one input, as they are stored if they have the schema of the output.
-
-        Without the rows that a mask took.
-        """
-        schema = self._metadata.data_schema
-        is_stored_alike = has_same_columns(index.metadata.data_schema, schema)
-        chunks = ChunkReader(index, ChunkDecoders(schema).of(index.metadata.data_schema))
-        regions, statistics = sized_regions(index), region_statistics(index)
-        for number in numbers:
-            region, raw_bytes = regions[number]
-            if is_stored_alike and not index.is_masked(number):
-                as_stored = chunks.stored(number, number + 1)
-                writer.write_stored_region(region, as_stored, raw_bytes, statistics(number))
-            else:
-                writer.write_region_in_parts(
-                    chunk_parts(chunks, number), region.kind, raw_length=region.raw_length
-                )
-            self._on_bytes(int(region.chunks.length.sum()))
+        """Copy regions of one input, without the rows that a mask took."""
+        copier = RegionCopier(index, self._metadata.data_schema, self._options)
+        copier.copy(writer, numbers, self._on_bytes)
 
 
 def _statistics_of_any(
@@ -341,9 +321,11 @@ def check_merged(merged: PartitionedFileReader, inputs: Sequence[PartitionedFile
         sum(index.file.num_broadcast_rows for index in inputs),
     ):
         raise rows_differ(merged, "the number of rows")
-    copied = _are_copies(merged, inputs)
-    ChunkReader(merged, ChunkDecoder(merged.metadata.data_schema)).check(decode=not copied)
-    if not copied:
+    schema = merged.metadata.data_schema
+    alike = [index for index in inputs if has_same_columns(index.metadata.data_schema, schema)]
+    copied = [text for index in alike for text in chunk_contents(index).values()]
+    check_written(merged, set(copied), schema)
+    if len(alike) < len(inputs) or copied != [*chunk_contents(merged).values()]:
         _compare_rows(merged, inputs, expected)
 
 
@@ -419,17 +401,6 @@ def _sorted(rows: pa.Table, sort_by: SortBy) -> pa.Table:
     if bool((permutation[1:] > permutation[:-1]).all()):
         return rows
     return take(rows, to_arrow(permutation))
-
-
-def _are_copies(merged: PartitionedFileReader, inputs: Sequence[PartitionedFileReader]) -> bool:
-    """Whether all chunks are byte copies of those of the inputs."""
-    regions = [region.chunks for index in inputs for region in index.regions]
-    return len(regions) == len(merged.regions) and all(
-        np.array_equal(values, getattr(chunks, name))
-        for region, chunks in zip(merged.regions, regions, strict=True)
-        for name, values in region.chunks.arrays().items()
-        if name != "offset"
-    )
 
 
 def rows_differ(merged: PartitionedFileReader, what: str) -> CorruptShuffleError:

@@ -7,7 +7,7 @@ Source: FLIP-148, ``PartitionedFileWriter``.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -17,16 +17,15 @@ import pyarrow as pa
 
 from arrow_format.arrays.buffers import to_arrow
 from arrow_format.errors import ClosedError, ShuffleError, StorageError
-from arrow_format.format.chunk_table import ChunkTable
 from arrow_format.format.index_file import directory_place, encode_index
-from arrow_format.format.regions import Region, RegionKind
+from arrow_format.format.regions import RegionKind
 from arrow_format.format.single_values import to_binaries
 from arrow_format.format.statistics import UNKNOWN, ColumnStatistics
 from arrow_format.format.totals import subpartition_range
 from arrow_format.keys.column_statistics import combined, statistics_of_rows, with_short_bounds
 from arrow_format.model import FILE_STATISTICS, PartitionedFile, PartitionedFileMetadata
 from arrow_format.options import MAX_CHUNK_BYTES, MAX_CHUNK_ROWS, WriteOptions
-from arrow_format.read.partitioned_file import UnfinishedFile, broadcast_rows, chunk_rows
+from arrow_format.read.partitioned_file import UnfinishedFile, broadcast_rows
 from arrow_format.write.chunk_writer import GatheringSink, closing_bytes, open_chunk_writer
 from arrow_format.write.clustering import (
     Clustering,
@@ -38,10 +37,12 @@ from arrow_format.write.clustering import (
 from arrow_format.write.region_builder import RegionBuilder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from arrow_format.concurrency import OrderedMap
     from arrow_format.format.chunk_codec import EncodedChunk
+    from arrow_format.format.regions import Region
+    from arrow_format.model import Int64Array
     from arrow_format.storage.open import Storage
 
 INDEX_RESERVE_BYTES = 4 << 20
@@ -52,6 +53,25 @@ ENCODED_BYTES = 2 << 20
 
 _STATISTICS_BYTES = 32
 """About the bytes of the statistics of a column and chunk: two bounds and a number of nulls."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPart:
+    """Rows of a region as chunks of another file, to be copied as they are stored there."""
+
+    chunks: Iterable[EncodedChunk]
+    """In order. A file of codec ``none`` takes chunks of encoding 0 only."""
+    first_rows: Int64Array
+    """Row of the part at which each of them starts."""
+    clustering: Clustering
+    raw_bytes: int
+    """Approximate bytes of the rows as Arrow holds them in memory."""
+    statistics: Mapping[str, ColumnStatistics]
+    """Of the chunks, by column, as far as they are known."""
+
+
+Part = tuple[pa.RecordBatch, Clustering] | StoredPart
+"""Rows of some subpartitions of a region, with their clustering."""
 
 
 class PartitionedFileWriter:
@@ -158,11 +178,7 @@ class PartitionedFileWriter:
         self.write_region_in_parts([(batch, clustering)])
 
     def write_region_in_parts(
-        self,
-        parts: Iterable[tuple[pa.RecordBatch, Clustering]],
-        kind: RegionKind = RegionKind.UNICAST,
-        *,
-        raw_length: int = 0,
+        self, parts: Iterable[Part], kind: RegionKind = RegionKind.UNICAST, *, raw_length: int = 0
     ) -> None:
         """Append one region whose rows come a few subpartitions at a time.
 
@@ -171,8 +187,8 @@ class PartitionedFileWriter:
         Parameters
         ----------
         parts
-            Rows with their clustering, by ascending rank; all with the same first subpartition.
-            A part may continue the subpartition that the part before it ended with.
+            Rows by ascending rank; all with the same first subpartition. A part may continue the
+            subpartition that the part before it ended with.
         kind
             Whether each row is read by one subpartition, or all rows by every subpartition. Rows
             of a broadcast region are clustered as rows of one subpartition.
@@ -189,87 +205,77 @@ class PartitionedFileWriter:
         n = self._metadata.num_subpartitions if kind is RegionKind.UNICAST else 1
         builder = RegionBuilder(kind, n)
         statistics: dict[str, list[ColumnStatistics]] = {name: [] for name in self._statistics}
-        for batch, clustering in parts:
-            if batch.num_rows == 0:
+        for part in parts:
+            if isinstance(part, StoredPart):
+                of_part = self._copy(builder, part)
+            elif part[0].num_rows:
+                of_part = self._encode(builder, *part, raw_length)
+            else:
                 continue
-            try:
-                part_start = builder.add(clustering, batch.num_rows)
-            except ShuffleError as error:
-                msg = f"{self._file.data_path}: {error}"
-                raise ShuffleError(msg) from error
-            self._raw_bytes += batch.nbytes
-            rows, num_bytes = self._chunks.prepare(batch, self._in_order)
-            chunk_bytes = region_chunk_bytes(max(num_bytes, raw_length), self._chunk_bytes)
-            first_rows = cut_chunks(clustering, n, num_bytes, chunk_bytes)
-            extents = [*cut_to_size(batch, first_rows, MAX_CHUNK_BYTES, MAX_CHUNK_ROWS)]
-            starts = [start for start, _ in extents]
-            runs = in_runs(extents, batch.num_rows * ENCODED_BYTES // max(num_bytes, 1))
-            encoded = self._in_order(partial(self._chunks.encode, rows), runs)
-            chunks = chain.from_iterable(encoded)
-            for start, chunk in zip(starts, chunks, strict=True):
-                builder.add_chunk(self._chunks.write(chunk, part_start + start))
-            of_part = statistics_of_rows(batch, statistics, np.array(starts, np.int64))
-            for name, parts_of_column in statistics.items():
-                parts_of_column.append(with_short_bounds(of_part[name]))
-            # The next part is made now: nothing here may keep this one in memory meanwhile.
-            self._sink.flush()
-            del batch, rows, encoded, chunks, chunk
+            for name, known in of_part.items():
+                statistics[name].append(known)
+            del part  # nothing here may keep its rows in memory while the next one is made
         if builder.num_rows:
-            joined = {name: ColumnStatistics.joined(each) for name, each in statistics.items()}
-            self._add_region(builder.build(), joined)
+            self._add_region(builder.build(), statistics)
 
-    def write_stored_region(
-        self,
-        region: Region,
-        chunks: Iterable[EncodedChunk],
-        raw_bytes: int,
-        statistics: Mapping[str, ColumnStatistics],
-    ) -> None:
-        """Append a region of another file, its chunks as they are stored there.
+    def _encode(
+        self, builder: RegionBuilder, batch: pa.RecordBatch, clustering: Clustering, raw_length: int
+    ) -> dict[str, ColumnStatistics]:
+        """Write rows as new chunks; return the statistics of these."""
+        n = builder.num_subpartitions
+        part_start = self._begun(builder, clustering, batch.num_rows)
+        self._raw_bytes += batch.nbytes
+        rows, num_bytes = self._chunks.prepare(batch, self._in_order)
+        chunk_bytes = region_chunk_bytes(max(num_bytes, raw_length), self._chunk_bytes)
+        first_rows = cut_chunks(clustering, n, num_bytes, chunk_bytes)
+        extents = [*cut_to_size(batch, first_rows, MAX_CHUNK_BYTES, MAX_CHUNK_ROWS)]
+        starts = [start for start, _ in extents]
+        runs = in_runs(extents, batch.num_rows * ENCODED_BYTES // max(num_bytes, 1))
+        encoded = self._in_order(partial(self._chunks.encode, rows), runs)
+        for start, chunk in zip(starts, chain.from_iterable(encoded), strict=True):
+            builder.add_chunk(self._chunks.write(chunk, part_start + start))
+        known = statistics_of_rows(batch, self._statistics, np.array(starts, np.int64))
+        self._sink.flush()  # which refers to the rows
+        return {name: with_short_bounds(column) for name, column in known.items()}
 
-        Parameters
-        ----------
-        region
-            As the index of the other file describes it; only the offsets of its chunks change.
-        chunks
-            All of them, in order. A file of codec ``none`` takes chunks of encoding 0 only.
-        raw_bytes
-            Approximate bytes of the region's rows as Arrow holds them in memory.
-        statistics
-            Of its chunks, by column, as far as they are known.
+    def _copy(self, builder: RegionBuilder, part: StoredPart) -> dict[str, ColumnStatistics]:
+        """Write chunks as they are stored; return what is known of them."""
+        num_rows = int(part.clustering.row_offsets[-1])
+        part_start = self._begun(builder, part.clustering, num_rows)
+        for start, chunk in zip(part.first_rows.tolist(), part.chunks, strict=True):
+            builder.add_chunk(self._chunks.write_stored(chunk, part_start + start))
+        self._raw_bytes += part.raw_bytes
+        rows = np.diff(part.first_rows, append=num_rows)
+        known = {}
+        for name in self._statistics:
+            type_ = self._metadata.data_schema.field(name).type
+            column = part.statistics.get(name, ColumnStatistics.unknown(type_, rows))
+            known[name] = column.of_type(type_)  # types may differ in labels
+        return known
 
-        Raises
-        ------
-        ClosedError
-            The file is finished or was released.
-        """
-        self._check_open()
-        starts = region.chunks.first_row.tolist()
-        written = [
-            self._chunks.write_stored(chunk, first_row)
-            for first_row, chunk in zip(starts, chunks, strict=True)
-        ]
-        self._raw_bytes += raw_bytes
-        stored = replace(region, chunks=ChunkTable.of(written, region.num_rows))
-        self._add_region(stored, statistics)
+    def _begun(self, builder: RegionBuilder, clustering: Clustering, num_rows: int) -> int:
+        """Add a part to a region, and return the row at which it starts."""
+        try:
+            return builder.add(clustering, num_rows)
+        except ShuffleError as error:
+            msg = f"{self._file.data_path}: {error}"
+            raise ShuffleError(msg) from error
 
     def _check_open(self) -> None:
         if self._closed or self._rolled_back:
             msg = f"{self._file.data_path}: finished or released; no region can be written"
             raise ClosedError(msg)
 
-    def _add_region(self, region: Region, statistics: Mapping[str, ColumnStatistics]) -> None:
+    def _add_region(
+        self, region: Region, statistics: Mapping[str, Sequence[ColumnStatistics]]
+    ) -> None:
         # A region counts as written once the storage has its bytes and no column is pinned.
         self._sink.flush()
         self._whole = (self._sink.position, self._sink.frame_crc32)
         self._whole_raw_bytes = self._raw_bytes
         self._regions.append(replace(region, number=len(self._regions)))
         for name, regions in self._statistics.items():
-            type_ = self._metadata.data_schema.field(name).type
-            known = statistics.get(name)
-            if known is None:
-                known = ColumnStatistics.unknown(type_, chunk_rows([region]))
-            regions.append(known.of_type(type_))  # types may differ in labels
+            regions.append(ColumnStatistics.joined(statistics[name]))
 
     @property
     def _chunk_statistics(self) -> dict[str, ColumnStatistics]:

@@ -28,7 +28,7 @@ class RegionBuilder:
 
     def __init__(self, kind: RegionKind, num_subpartitions: int) -> None:
         self._kind = kind
-        self._num_subpartitions = num_subpartitions
+        self.num_subpartitions = num_subpartitions
         self._ranks: list[Int32Array] = []
         self._ends: list[Int32Array] = []
         self._chunks: list[ChunkRow] = []
@@ -89,5 +89,5 @@ class RegionBuilder:
             ranks,
             np.diff(ends),
             ChunkTable.of(self._chunks, self.num_rows),
-            self._num_subpartitions,
+            self.num_subpartitions,
         )

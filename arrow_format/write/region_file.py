@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from arrow_format.options import WriteOptions
     from arrow_format.storage.local_dirs import WriteRoots
     from arrow_format.storage.open import Storage
-    from arrow_format.write.region_joiner import Part
+    from arrow_format.write.partitioned_file import Part
 
 
 def write_region_file(

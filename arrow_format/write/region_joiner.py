@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 
 from arrow_format.arrays.row_sizes import most_items
-from arrow_format.arrays.selection import take_runs
 from arrow_format.format.evolved_chunks import ChunkDecoders
 from arrow_format.format.totals import arrow_bytes
 from arrow_format.keys.merge_runs import merge_sorted
@@ -27,13 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from arrow_format.format.regions import Region
-    from arrow_format.format.statistics import ColumnStatistics
     from arrow_format.model import Int32Array, PartitionedFileMetadata
     from arrow_format.read.partitioned_file import PartitionedFileReader, UnfinishedFile
+    from arrow_format.write.partitioned_file import Part
     from arrow_format.write.rewrite_plan import RegionRun, RegionSlice
-
-Part = tuple[pa.RecordBatch, Clustering]
-"""Rows of some subpartitions of a region, for ``write_region_in_parts``."""
 
 
 class RegionJoiner:
@@ -163,34 +159,6 @@ class RegionJoiner:
 def sized_regions(index: PartitionedFileReader | UnfinishedFile) -> list[tuple[Region, int]]:
     """Return the regions of a file, each with its bytes in Arrow."""
     return list(zip(index.regions, arrow_bytes(index.regions, index.file.raw_bytes), strict=True))
-
-
-def region_statistics(
-    index: PartitionedFileReader | UnfinishedFile,
-) -> Callable[[int], dict[str, ColumnStatistics]]:
-    """Return a function from a region's number to what is known of its chunks, by column."""
-    statistics = index.statistics
-    ends = np.cumsum([0, *(len(region.chunks) for region in index.regions)]).tolist()
-    return lambda number: {
-        name: column.units(ends[number], ends[number + 1]) for name, column in statistics.items()
-    }
-
-
-def chunk_parts(chunks: ChunkReader, number: int) -> Iterator[Part]:
-    """Yield the rows left of a region, a chunk at a time, in the order in which they are stored."""
-    region = chunks.index.regions[number]
-    for chunk, batch in chunks.decoded(chunks.plan(number, number + 1)):
-        start, stop = region.chunk_rows(chunk.chunk)
-        ranks, edges = region.ranks_of_rows(start, stop)
-        left = chunks.rows_left(chunk)
-        if left is not None:
-            batch = take_runs(batch, left) if len(left) else batch.slice(0, 0)
-            edges = np.searchsorted(left, edges - start)
-            start, stop = 0, len(left)
-        present = np.flatnonzero(np.diff(edges))
-        rows = (np.append(edges[present], stop) - start).astype(np.int32)
-        listed = ranks[present].astype(np.int32)
-        yield batch, Clustering(region.first_subpartition, None, listed, rows)
 
 
 def _batches(

@@ -1,53 +1,42 @@
 """Writes a partitioned file again without the rows of given keys.
 
-Regions without such rows are copied as they are stored, unless the file has an earlier schema, or a
-mask took some of them: those go too. The others are decoded, filtered and
-encoded a few chunks at a time, so their rows stay in order, and sorted where they were. The new
-file is read back before it is returned; on any failure it is removed.
+Chunks without such rows are copied as they are stored, unless the file has an earlier schema, or a
+mask took some of them: those go too. The others are decoded, filtered and encoded, so their rows
+stay in order, and sorted where they were. The new file is read back before it is returned, and what
+was encoded is decoded; on any failure it is removed.
 """
 
 from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from arrow_format.arrays.buffers import to_arrow
-from arrow_format.arrays.row_sizes import most_items
 from arrow_format.arrays.schema_evolution import has_same_columns
-from arrow_format.arrays.selection import joined, keep
 from arrow_format.errors import CorruptShuffleError, StorageError
-from arrow_format.format.chunk_codec import ChunkDecoder
-from arrow_format.format.evolved_chunks import ChunkDecoders
-from arrow_format.format.regions import RegionKind
-from arrow_format.read.chunk_reader import ChunkReader
-from arrow_format.read.key_search import search, subpartitions_in
+from arrow_format.read.key_search import subpartitions_in
 from arrow_format.read.partitioned_file import PartitionedFileReader
-from arrow_format.read.plan import plan_chunks
 from arrow_format.storage.open import ObjectNotFoundError
-from arrow_format.write.clustering import Clustering, cluster
 from arrow_format.write.merger import ignore
 from arrow_format.write.partitioned_file import INDEX_RESERVE_BYTES, PartitionedFileWriter
-from arrow_format.write.region_joiner import region_statistics, sized_regions
+from arrow_format.write.region_copier import RegionCopier, check_written, chunk_contents
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     import pyarrow as pa
+    from numpy.typing import NDArray
 
     from arrow_format.keys.key_set import KeySet
     from arrow_format.model import Int32Array, Int64Array, PartitionedFile, PartitionedFileMetadata
     from arrow_format.options import WriteOptions
     from arrow_format.read.key_search import Matches
+    from arrow_format.read.plan import ChunkRead
     from arrow_format.storage.local_dirs import WriteRoots
     from arrow_format.storage.open import Storage
-    from arrow_format.write.region_joiner import Part
-
-PART_BYTES = 8 << 20
-"""Rows that are encoded together, at most a quarter of a region's memory: more than a chunk, so
-that chunks do not become small."""
 
 
 class RowDeleter:
@@ -72,8 +61,6 @@ class RowDeleter:
         self._options = options
         self._on_bytes = on_bytes
         self._columns = [metadata.data_schema.get_field_index(name) for name in keys.names]
-        self._decoders = ChunkDecoders(metadata.data_schema)
-        self._part_bytes = max(min(PART_BYTES, options.region_bytes // 4), 1)
 
     def write(
         self, index: PartitionedFileReader, matches: Matches, path_in: Callable[[str], str]
@@ -106,82 +93,51 @@ class RowDeleter:
     ) -> tuple[PartitionedFile, Int64Array]:
         """Write the file; also return how many rows each subpartition lost."""
         deleted = np.zeros(self._metadata.num_subpartitions, np.int64)
-        stored, schema = index.metadata.data_schema, self._metadata.data_schema
-        chunks = ChunkReader(index, self._decoders.of(stored))
-        is_stored_alike = has_same_columns(stored, schema)
+        schema = self._metadata.data_schema
         options = replace(self._options, codec=index.codec)
-        statistics = region_statistics(index)
         kept = tuple(name for name in index.metadata.statistics if name in schema.names)
         metadata = replace(self._metadata, statistics=kept)
+        copier = RegionCopier(
+            index,
+            schema,
+            options,
+            loses=lambda chunk: matches.are_in(chunk.region, chunk.chunk),
+            keep=partial(self._kept, index, deleted),
+        )
         try:
             writer = PartitionedFileWriter(storage, path, metadata, options)
         except ObjectNotFoundError as error:
             # The directory of the output is gone. A missing input would be damage instead.
             raise StorageError(str(error)) from error
         with writer:
-            for number, (region, raw_bytes) in enumerate(sized_regions(index)):
-                is_whole = number not in matches.regions and not index.is_masked(number)
-                if not is_whole or not is_stored_alike:
-                    parts = self._kept(index, chunks, number, deleted)
-                    writer.write_region_in_parts(parts, region.kind, raw_length=region.raw_length)
-                else:
-                    as_stored = chunks.stored(number, number + 1)
-                    writer.write_stored_region(region, as_stored, raw_bytes, statistics(number))
-                self._on_bytes(int(region.chunks.length.sum()))
+            copier.copy(writer, range(len(index.regions)), self._on_bytes)
             return writer.finish(), deleted
 
     def _kept(
-        self, index: PartitionedFileReader, chunks: ChunkReader, number: int, deleted: Int64Array
-    ) -> Iterator[Part]:
-        """Yield the rows of a region that are kept, in order; count the others in ``deleted``."""
-        n = self._metadata.num_subpartitions
-        region = index.regions[number]
-        batches: list[pa.RecordBatch] = []
-        parts: list[Int32Array] = []
-        num_bytes = 0
-        plan = plan_chunks([region], 0, n, n, first_region=number)
-        for chunk, decoded in chunks.decoded(plan):
-            batch = decoded.slice(chunk.first_row, chunk.end_row - chunk.first_row)
-            ids = subpartitions_in(region, chunk, n)
-            where = ids if index.file.placed else None
-            is_deleted = self._keys.among([batch.column(i) for i in self._columns], where)
-            is_new = is_deleted
-            left = chunks.rows_left(chunk)
-            if left is not None:
-                is_left = np.zeros(len(is_deleted), np.bool_)
-                is_left[left] = True
-                is_new, is_deleted = is_deleted & is_left, is_deleted | ~is_left
-            if ids is None:
-                deleted += np.count_nonzero(is_new)
-                ids = np.zeros(batch.num_rows, np.int32)
-            else:
-                np.add.at(deleted, ids[is_new], 1)
-            if is_deleted.any():
-                batch, ids = keep(batch, to_arrow(~is_deleted)), ids[~is_deleted]
-            batches.append(batch)
-            parts.append(ids)
-            num_bytes += batch.nbytes + most_items(batch)
-            del batch, decoded
-            if num_bytes >= self._part_bytes:
-                yield self._part(region.kind, region.first_subpartition, batches, parts)
-                num_bytes = 0
-        if batches:
-            yield self._part(region.kind, region.first_subpartition, batches, parts)
-
-    def _part(
         self,
-        kind: RegionKind,
-        first_subpartition: int,
-        batches: list[pa.RecordBatch],
-        parts: list[Int32Array],
-    ) -> Part:
-        """Join rows, which are in the order of a region, and empty their lists."""
-        batch, ids = joined(batches), np.concatenate(parts)
-        batches.clear()
-        parts.clear()
-        if kind is RegionKind.BROADCAST:
-            return batch, Clustering(0, None, None, np.array([0, len(ids)], np.int32))
-        return batch, cluster(ids, self._metadata.num_subpartitions, first_subpartition)
+        index: PartitionedFileReader,
+        deleted: Int64Array,
+        chunk: ChunkRead,
+        batch: pa.RecordBatch,
+        rows: Int64Array,
+    ) -> Int64Array:
+        """Return which of some rows of a chunk are kept, and count the others in ``deleted``."""
+        ids, are_deleted = self._among(index, chunk, batch)
+        gone = are_deleted[rows]
+        if ids is None:
+            deleted += np.count_nonzero(gone)
+        else:
+            np.add.at(deleted, ids[rows[gone]], 1)
+        return rows[~gone]
+
+    def _among(
+        self, index: PartitionedFileReader, chunk: ChunkRead, batch: pa.RecordBatch
+    ) -> tuple[Int32Array | None, NDArray[np.bool_]]:
+        """Return the subpartition of each row of a chunk, None for all, and whether it matches."""
+        n = self._metadata.num_subpartitions
+        ids = subpartitions_in(index.regions[chunk.part], chunk, n)
+        where = ids if index.file.placed else None
+        return ids, self._keys.among([batch.column(i) for i in self._columns], where)
 
     def _checked(
         self,
@@ -214,12 +170,20 @@ class RowDeleter:
         expected: Int64Array,
     ) -> None:
         file, schema = written.file, self._metadata.data_schema
-        ChunkReader(written, ChunkDecoder(schema)).check()
         rows, _ = written.totals
         if file.num_rows != index.file.num_rows - matches.num_rows or np.any(rows != expected):
             raise _differs(written, index, "the number of rows differs from that")
-        if search([written], self._keys, schema, ignore):
-            raise _differs(written, index, "it has rows of deleted keys, as those")
+
+        def check_rows(chunk: ChunkRead, batch: pa.RecordBatch) -> None:
+            if self._among(written, chunk, batch)[1].any():
+                raise _differs(written, index, "it has rows of deleted keys, as those")
+
+        copied = (
+            {text for place, text in chunk_contents(index).items() if not matches.are_in(*place)}
+            if has_same_columns(index.metadata.data_schema, schema)
+            else ()
+        )
+        check_written(written, copied, schema, check_rows)
 
 
 def _differs(

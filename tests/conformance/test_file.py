@@ -8,14 +8,14 @@ import pyarrow as pa
 import pytest
 
 from arrow_format.errors import ClosedError, CorruptShuffleError, ShuffleError
-from arrow_format.format.chunk_codec import ChunkDecoder
 from arrow_format.format.regions import RegionKind
 from arrow_format.options import WriteOptions
-from arrow_format.read.chunk_reader import ChunkReader
 from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.open import ObjectExistsError, PosixStorage
 from arrow_format.write.clustering import Clustering, cluster
+from arrow_format.write.merger import ignore
 from arrow_format.write.partitioned_file import PartitionedFileWriter
+from arrow_format.write.region_copier import RegionCopier
 from tests.support.small_shuffles import (
     FAST,
     SCHEMA,
@@ -158,12 +158,12 @@ def test_a_stored_region_is_not_written_after_the_end_of_a_file(storage, end):
     with PartitionedFileWriter(storage, "source", metadata_of(5), FAST) as writer:
         write_region(writer, numbered([1]), [1], 5)
         source = PartitionedFileReader(storage, writer.finish())
-    chunks = ChunkReader(source, ChunkDecoder(source.metadata.data_schema))
+    copier = RegionCopier(source, source.metadata.data_schema, FAST)
     with PartitionedFileWriter(storage, "f", metadata_of(5), FAST) as writer:
         write_region(writer, numbered([2]), [2], 5)
         getattr(writer, end)()
         with pytest.raises(ClosedError, match="no region can be written"):
-            writer.write_stored_region(source.regions[0], chunks.stored(0, 1), 8, {})
+            copier.copy(writer, range(1), ignore)
         with pytest.raises(ClosedError, match="no region can be written"):
             write_region(writer, numbered([3]), [3], 5)
 

@@ -33,16 +33,12 @@ from arrow_format import (
     release_shuffle,
     write_shuffle,
 )
-from arrow_format.format.chunk_codec import ChunkDecoder
 from arrow_format.jobs import delete_rows as module
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.keys.key_set import KeySet
 from arrow_format.log.commit_log import CommitLog
-from arrow_format.model import DATA_SUFFIX, INDEX_SUFFIX, PartitionedFile
-from arrow_format.read.chunk_reader import ChunkReader
-from arrow_format.read.partitioned_file import UnfinishedFile
-from arrow_format.read.plan import plan_chunks
+from arrow_format.model import DATA_SUFFIX
 from arrow_format.storage.open import PosixStorage
 from arrow_format.write.row_deleter import RowDeleter
 from tests.support.customers import (
@@ -57,7 +53,7 @@ from tests.support.customers import (
 from tests.support.exhaustive import every
 from tests.support.foreign_writer import check_but_for_broadcasts
 from tests.support.guarantees import guarantee
-from tests.support.indexes import decode_index, statistics_of
+from tests.support.held_bytes import held_bytes, raw_bytes
 from tests.support.interrupted_storage import before_calls, dies_after, instead_of_first_entry
 
 NONE = replace(TINY, codec="none")
@@ -74,39 +70,6 @@ def check_totals(path):
 
 def files_below(path):
     return {str(file.relative_to(path)) for file in Path(path).rglob("*") if file.is_file()}
-
-
-def decoded_bytes(*directories):
-    """All values in chunks and bounds of all files, whether the log names them or not."""
-    parts = []
-    for index_path in (p for d in directories for p in Path(d).rglob(f"*{INDEX_SUFFIX}")):
-        stored = index_path.read_bytes()
-        metadata, regions = decode_index(stored)
-        statistics = statistics_of(stored)
-        parts += [
-            repr([column.minimum.to_pylist(), column.maximum.to_pylist()]).encode()
-            for column in statistics.values()
-        ]
-        name = index_path.name.removesuffix(INDEX_SUFFIX)
-        file = PartitionedFile(name, 0, len(regions), metadata.data_bytes, 0, 0, 0, 0)
-        storage = PosixStorage(str(index_path.parent))
-        index = UnfinishedFile(storage, file, metadata, regions, statistics)
-        n = metadata.num_subpartitions
-        plan = plan_chunks(regions, 0, n, n)
-        for _, batch in ChunkReader(index, ChunkDecoder(metadata.data_schema)).decoded(plan):
-            parts += [
-                buffer.to_pybytes()
-                for column in batch.columns
-                for buffer in column.buffers()
-                if buffer is not None
-            ]
-    return b"\n".join(parts)
-
-
-def raw_bytes(*directories):
-    return b"\n".join(
-        p.read_bytes() for d in directories for p in Path(d).rglob("*") if p.is_file()
-    )
 
 
 # What is deleted ----------------------------------------------------------------------------------
@@ -195,7 +158,7 @@ def test_map_outputs_in_several_files_and_directories(tmp_path, monkeypatch):
     collect_garbage(tmp_path / "x", retention=NOW, compact_log=True)
     status = erasure_status(tmp_path / "x", receipt)
     assert status.is_gone, status
-    assert b"customer 3!" not in decoded_bytes(tmp_path)
+    assert b"customer 3!" not in held_bytes(tmp_path)
     assert contents(tmp_path / "x") == without(before, {3})
 
 
@@ -575,7 +538,7 @@ def test_after_collection_no_file_holds_the_value(tmp_path, sort_by):
         sort_by=sort_by, options=without,
     )  # fmt: skip
     for needle in needles:
-        assert needle in decoded_bytes(tmp_path)
+        assert needle in held_bytes(tmp_path)
         assert needle in raw_bytes(tmp_path)
     receipt = delete_rows(tmp_path / "x", {"k": [NEEDLE]}, options=without)
     assert receipt.num_rows == 20
@@ -590,7 +553,7 @@ def test_after_collection_no_file_holds_the_value(tmp_path, sort_by):
     status = erasure_status(tmp_path / "x", receipt)
     assert status.is_gone, status
     for needle in needles:
-        assert needle not in decoded_bytes(tmp_path)
+        assert needle not in held_bytes(tmp_path)
         assert needle not in raw_bytes(tmp_path)
     assert open_shuffle(tmp_path / "x").num_rows == 5 * 400
     assert str(NEEDLE) not in receipt.to_json()
@@ -606,13 +569,13 @@ def test_bounds_of_new_files_are_those_of_the_rows_that_are_left(tmp_path, merge
         )  # fmt: skip
     if merges:
         merge_shuffle(tmp_path)
-    assert str(NEEDLE).encode() in decoded_bytes(tmp_path)
+    assert str(NEEDLE).encode() in held_bytes(tmp_path)
     receipt = delete_rows(tmp_path, {"k": [NEEDLE]}, options=options)
     assert "k" in receipt.statistics_columns
     assert "may be of deleted rows" in str(receipt)
     collect_garbage(tmp_path, retention=NOW)
     assert erasure_status(tmp_path, receipt).statistics_columns == receipt.statistics_columns
-    assert str(NEEDLE).encode() not in decoded_bytes(tmp_path)
+    assert str(NEEDLE).encode() not in held_bytes(tmp_path)
     collect_garbage(tmp_path, retention=NOW, compact_log=True)
     assert delete_rows(tmp_path, {"k": [NEEDLE]}).statistics_columns == ()
     shuffle = open_shuffle(tmp_path)
@@ -751,7 +714,7 @@ def test_a_new_file_that_has_other_rows_than_are_to_be_kept_is_refused(
     def kept_wrongly(self, *how):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(KeySet, "among", wrongly)
-            yield from kept(self, *how)
+            return kept(self, *how)
 
     monkeypatch.setattr(RowDeleter, "_kept", kept_wrongly)
     with pytest.raises(CorruptShuffleError, match=message):
@@ -790,7 +753,7 @@ def test_pending_commits_with_rows_of_the_keys_are_in_the_receipt(tmp_path):
     again = delete_rows(tmp_path, {"k": [3]}, options=TINY)
     collect_garbage(tmp_path, retention=NOW, compact_log=True)
     assert erasure_status(tmp_path, again).is_gone
-    assert b"customer 3!" not in decoded_bytes(tmp_path)
+    assert b"customer 3!" not in held_bytes(tmp_path)
 
 
 def test_in_an_object_store(s3):
