@@ -209,12 +209,6 @@ class ChunkTable:
             ),
         )
 
-    def copied(self) -> ChunkTable:
-        """Return the same chunks in memory of their own."""
-        known = self.first_frame.copy(), self.length.copy(), self.raw_length.copy()
-        copies: dict[str, Any] = {name: array.copy() for name, array in self.arrays().items()}
-        return ChunkTable(**copies, known=known)
-
     @staticmethod
     def joined(tables: Sequence[ChunkTable]) -> ChunkTable:
         """Return the chunks of tables of one file and region, one behind the other."""

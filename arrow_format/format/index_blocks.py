@@ -42,8 +42,9 @@ _NUMBERS = {
     "rows_before": pa.int64(),
 }
 _LISTS = {
-    "subpartition_gap": pa.uint32(),
-    "subpartition_rows": pa.uint32(),
+    "subpartition_gap": pa.uint8(),
+    "subpartition_rows": pa.uint8(),
+    "large": pa.uint32(),
     "chunk_rows": pa.int64(),
     "chunk_gap": pa.int64(),
     "chunk_encoding": pa.uint8(),
@@ -65,6 +66,9 @@ BLOCK_SCHEMA = pa.schema(
 )
 """Columns of a block, one row per part."""
 
+_LARGE = 256
+"""From here on a distance of subpartitions, or rows of one, do not fit into the byte of a list."""
+
 
 def encode_block(parts: Sequence[Region]) -> bytes:
     """Return the block of some parts, by region and first row."""
@@ -72,9 +76,11 @@ def encode_block(parts: Sequence[Region]) -> bytes:
     for part in parts:
         chunks = part.chunks
         ends = np.append(0, (chunks.offset + chunks.length)[:-1])
+        gaps, rows = part.rank_gaps.values if part.rank_gaps else ends[:0], part.rank_rows.values
         for name, values in (
-            ("subpartition_gap", part.rank_gaps.values if part.rank_gaps else ends[:0]),
-            ("subpartition_rows", part.rank_rows.values),
+            ("subpartition_gap", np.where(gaps < _LARGE, gaps, 0)),
+            ("subpartition_rows", np.where(rows < _LARGE, rows, 0)),
+            ("large", np.concatenate([gaps[gaps >= _LARGE], rows[rows >= _LARGE]])),
             ("chunk_rows", chunks.num_rows),
             ("chunk_gap", chunks.offset - ends),
             ("chunk_encoding", chunks.encoding),
@@ -164,6 +170,14 @@ class _Lists(NamedTuple):
         found = np.frombuffer(values, dtype, stop - start, start * dtype.itemsize)
         return _Lists(found, edges - start)
 
+    def with_large(self, at: Int64Array, values: NDArray[np.uint32]) -> _Lists:
+        """Return the lists with other values at some places, in the fewest bytes that fit all."""
+        if not len(at):
+            return self
+        whole = self.values.astype(np.min_scalar_type(values.max()))
+        whole[at] = values
+        return _Lists(whole, self.edges)
+
 
 _DTYPES = {name: np.dtype(str(type_)) for name, type_ in (_NUMBERS | _LISTS).items()}
 
@@ -188,13 +202,7 @@ def _parts(
     lists = {name: _Lists.of(columns[name], _DTYPES[name]) for name in _LISTS}
     chunks = _chunk_table(lists, numbers["rows_before"], num_columns)
     _check_sizes(chunks)
-    gaps, rows = lists["subpartition_gap"], lists["subpartition_rows"]
-    if (gaps.edges != rows.edges).any() or 0 in (
-        gaps.values.min(initial=1),
-        rows.values.min(initial=1),
-    ):
-        msg = "subpartitions and their rows contradict each other"
-        raise ValueError(msg)
+    gaps, rows = _subpartitions(lists)
     of_part = np.repeat(np.arange(len(blocks)), num_parts)
     ranges = np.array([block[1:] for block in blocks], np.int64)[of_part]
     _check_parts(numbers, gaps, rows, chunks, lists["chunk_rows"].edges, ranges)
@@ -203,18 +211,14 @@ def _parts(
     if (same_block & ~((steps > 0) | ((steps == 0) & (row_steps > 0)))).any():
         msg = "the parts of a block of the index are not in order"
         raise CorruptShuffleError(msg)
-    # Copies, that a part keeps no other in memory.
-    narrow_gaps, narrow_rows = (
-        each.values.astype(np.min_scalar_type(each.values.max(initial=0))) for each in (gaps, rows)
-    )
     return [
         Region(
             RegionKind(kind),
             num_rows,
             first,
-            None if kind == RegionKind.BROADCAST else PrefixSums(narrow_gaps[start:stop].copy()),
-            PrefixSums(narrow_rows[start:stop].copy()),
-            chunks.between(*of_chunks).copied(),
+            None if kind == RegionKind.BROADCAST else PrefixSums(gaps.values[start:stop]),
+            PrefixSums(rows.values[start:stop]),
+            chunks.between(*of_chunks),
             region,
             first_row,
         )
@@ -229,6 +233,31 @@ def _parts(
             strict=True,
         )
     ]
+
+
+def _subpartitions(lists: dict[str, _Lists]) -> tuple[_Lists, _Lists]:
+    """Return gaps of subpartitions and their rows, all of at least 1; else ValueError."""
+    gaps, rows, large = lists["subpartition_gap"], lists["subpartition_rows"], lists["large"]
+    zeros = [np.flatnonzero(each.values == 0) for each in (gaps, rows)]
+    in_gaps, in_rows = (
+        np.diff(np.searchsorted(at, each.edges))
+        for at, each in zip(zeros, (gaps, rows), strict=True)
+    )
+    num_large = np.diff(large.edges)
+    if (
+        (gaps.edges != rows.edges).any()
+        or (in_gaps + in_rows != num_large).any()
+        or large.values.min(initial=_LARGE) < _LARGE
+    ):
+        msg = "subpartitions and their rows contradict each other"
+        raise ValueError(msg)
+    if not len(large.values):
+        return gaps, rows
+    at_rows = np.arange(len(large.values)) >= np.repeat(large.edges[:-1] + in_gaps, num_large)
+    return (
+        gaps.with_large(zeros[0], large.values[~at_rows]),
+        rows.with_large(zeros[1], large.values[at_rows]),
+    )
 
 
 def _chunk_table(lists: dict[str, _Lists], rows_before: Int64Array, num_columns: int) -> ChunkTable:
@@ -327,7 +356,7 @@ def _check_parts(
 
 def _sums(lists: _Lists) -> Int64Array:
     """Return the sum of each list."""
-    values = np.append(lists.values, np.uint32(0))
+    values = np.append(lists.values, np.uint8(0))
     sums = np.add.reduceat(values, lists.edges[:-1], dtype=np.uint64).astype(np.int64)
     return np.where(np.diff(lists.edges), sums, 0)
 

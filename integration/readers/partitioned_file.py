@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _BLOCK = fields(
-    "region:int32 kind:uint8 first_row:int64 num_rows rows_before subpartition_gap:[uint32 "
-    "subpartition_rows chunk_rows:[int64 chunk_gap chunk_encoding:[uint8 chunk_frames:[int32 "
+    "region:int32 kind:uint8 first_row:int64 num_rows rows_before subpartition_gap:[uint8 "
+    "subpartition_rows large:[uint32 chunk_rows:[int64 chunk_gap chunk_encoding:[uint8 chunk_frames:[int32 "
     "column_frame column_raw_length:[int64 frame_length frame_crc32:[uint32"
 )
 _MASK = fields("region:int32 first_row:int64 rows:binary")
@@ -137,7 +137,13 @@ class PartitionedFile:
 
     def _subpartitions(self, part: dict[str, Any], first: int, end: int) -> np.ndarray | None:
         """Return the subpartition of each row; None of a broadcast region."""
-        gaps, rows = (np.array(part[f"subpartition_{of}"], np.int64) for of in ("gap", "rows"))
+        large = [*part["large"]]
+        check(min(large, default=256) > 255, "a large number")
+        gaps, rows = (
+            np.array([number or large.pop(0) for number in part[f"subpartition_{of}"]], np.int64)
+            for of in ("gap", "rows")
+        )
+        check(not large, "a large number of nothing")
         low, high = self._file["first_subpartition"], self._file["end_subpartition"]
         if part["kind"] == 1:
             every = {(first, end), (low, high)} == {(0, self._file["num_subpartitions"])}

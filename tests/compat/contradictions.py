@@ -320,7 +320,7 @@ def _dense_chunk(version: Version) -> None:
 
 def _many_rows(version: Version) -> None:
     rows = (1 << 25) + 1
-    version.part["chunk_rows"] = version.part["subpartition_rows"] = [rows]
+    version.part.update(chunk_rows=[rows], subpartition_rows=[0], large=[rows])
     version.part["num_rows"] = version.file["num_rows"] = rows
     version.add(num_rows=rows - 3)
 
@@ -328,6 +328,8 @@ def _many_rows(version: Version) -> None:
 INDEX: Mapping[str, Callable[[Version], object]] = {
     "rows of subpartitions are no sum": lambda v: v.part.update(subpartition_rows=[2]),
     "a subpartition behind the range": lambda v: v.part.update(subpartition_gap=[2]),
+    "a large number that is none": lambda v: v.part.update(subpartition_rows=[0], large=[3]),
+    "a large number of nothing": lambda v: v.part.update(large=[256]),
     "a subpartition of no row": lambda v: v.part.update(
         subpartition_gap=[1, 0], subpartition_rows=[3, 0]
     ),
