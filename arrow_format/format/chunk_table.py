@@ -35,6 +35,10 @@ FRAMES = int(Encoding.FRAMES)
 """As a plain integer: Python 3.11 finds a member of an enumeration by a function in Python."""
 
 
+FRAME_BYTES = 12
+"""Bytes of memory that a frame of a table takes."""
+
+
 class FramePlace(NamedTuple):
     """A frame of a chunk. Plain integers: for few columns they are much faster than arrays."""
 
@@ -219,11 +223,14 @@ class ChunkTable:
         return ChunkTable(**joined)
 
     @property
+    def row_bytes(self) -> int:
+        """Bytes of memory that a chunk takes without its frames, about."""
+        return 24 + 12 * int(self.column_frame.shape[1])
+
+    @property
     def nbytes(self) -> int:
         """Bytes of memory that it takes, about."""
-        of_chunks = self.first_row.nbytes + self.num_rows.nbytes + self.offset.nbytes
-        of_columns = self.column_frame.nbytes + self.column_raw_length.nbytes
-        return of_chunks + of_columns + self.frame_length.nbytes + self.frame_crc32.nbytes
+        return len(self) * self.row_bytes + len(self.frame_length) * FRAME_BYTES
 
     def places(self, chunk: int, columns: Iterable[int]) -> ChunkPlaces:
         """Return where columns at some positions are in a chunk."""

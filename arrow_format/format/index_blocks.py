@@ -7,7 +7,6 @@ wrap, so who reads parts needs to know of no rotation. See ``docs/format/reading
 
 from __future__ import annotations
 
-from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -17,7 +16,8 @@ from arrow_format.arrays.buffers import fixed_width_values, text_offsets, to_arr
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
 from arrow_format.format.batch_frame import MALFORMED, decode_batches, encode_batch
 from arrow_format.format.chunk_table import ChunkTable, Encoding
-from arrow_format.format.regions import MAX_REGION_ROWS, PrefixSums, Region, RegionKind
+from arrow_format.format.part_table import PartTable
+from arrow_format.format.regions import MAX_REGION_ROWS, PrefixSums, RegionKind
 from arrow_format.model import MAX_INTEGER
 from arrow_format.options import MAX_CHUNK_BYTES, MAX_CHUNK_ROWS
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from arrow_format.format.regions import Region
     from arrow_format.model import Int64Array
 
 MOST_RAW_BYTES = 2 * MAX_CHUNK_BYTES
@@ -123,8 +124,10 @@ class StoredBlock(NamedTuple):
     """Length of the data file."""
 
 
-def decode_blocks(blocks: Sequence[StoredBlock], num_columns: int) -> list[tuple[Region, ...]]:
-    """Return the parts of each block, as regions of their rows.
+def decode_blocks(
+    blocks: Sequence[StoredBlock], num_columns: int
+) -> tuple[PartTable | None, list[int]]:
+    """Return the parts of all blocks, and how many each has; None where there are none at all.
 
     Blocks, also those of different files, are decoded and checked together: that takes about as
     long as it takes for one of them.
@@ -145,12 +148,10 @@ def decode_blocks(blocks: Sequence[StoredBlock], num_columns: int) -> list[tuple
     """
     try:
         table, num_parts = decode_batches([block.frame for block in blocks], BLOCK_SCHEMA)
-        parts = _parts(table, blocks, num_parts, num_columns)
+        return _parts(table, blocks, num_parts, num_columns), num_parts
     except MALFORMED as error:
         msg = f"index is not of this format ({type(error).__name__}: {error})"
         raise CorruptShuffleError(msg) from error
-    found = iter(parts)
-    return [tuple(islice(found, number)) for number in num_parts]
 
 
 class _Lists(NamedTuple):
@@ -160,23 +161,15 @@ class _Lists(NamedTuple):
     edges: Int64Array
     """And where the last one ends."""
 
-    @staticmethod
-    def of(column: pa.ListArray, dtype: np.dtype[Any]) -> _Lists:
-        edges = text_offsets(column).astype(np.int64)
-        start, stop = int(edges[0]), int(edges[-1])
-        if stop == start:
-            return _Lists(np.empty(0, dtype), edges - start)
-        values = column.buffers()[3]
-        found = np.frombuffer(values, dtype, stop - start, start * dtype.itemsize)
-        return _Lists(found, edges - start)
 
-    def with_large(self, at: Int64Array, values: NDArray[np.uint32]) -> _Lists:
-        """Return the lists with other values at some places, in the fewest bytes that fit all."""
-        if not len(at):
-            return self
-        whole = self.values.astype(np.min_scalar_type(values.max()))
-        whole[at] = values
-        return _Lists(whole, self.edges)
+def _lists_in(column: pa.ListArray, dtype: np.dtype[Any]) -> _Lists:
+    edges = text_offsets(column).astype(np.int64)
+    start, stop = int(edges[0]), int(edges[-1])
+    if stop == start:
+        return _Lists(np.empty(0, dtype), edges - start)
+    values = column.buffers()[3]
+    found = np.frombuffer(values, dtype, stop - start, start * dtype.itemsize)
+    return _Lists(found, edges - start)
 
 
 _DTYPES = {name: np.dtype(str(type_)) for name, type_ in (_NUMBERS | _LISTS).items()}
@@ -184,10 +177,10 @@ _DTYPES = {name: np.dtype(str(type_)) for name, type_ in (_NUMBERS | _LISTS).ite
 
 def _parts(
     table: pa.Table, blocks: Sequence[StoredBlock], num_parts: Sequence[int], num_columns: int
-) -> list[Region]:
+) -> PartTable | None:
     """Return the parts of all blocks, of which each has so many; ValueError where they are none."""
     if not table.num_rows:
-        return []
+        return None
     (batch,) = table.to_batches()
     columns = dict(zip(BLOCK_SCHEMA.names, batch.columns, strict=True))
     numbers = {name: fixed_width_values(columns[name], _DTYPES[name]) for name in _NUMBERS}
@@ -199,40 +192,34 @@ def _parts(
             "know; read it with a newer arrow-shuffle"
         )
         raise FormatVersionError(msg)
-    lists = {name: _Lists.of(columns[name], _DTYPES[name]) for name in _LISTS}
+    lists = {name: _lists_in(columns[name], _DTYPES[name]) for name in _LISTS}
     chunks = _chunk_table(lists, numbers["rows_before"], num_columns)
     _check_sizes(chunks)
     gaps, rows = _subpartitions(lists)
     of_part = np.repeat(np.arange(len(blocks)), num_parts)
     ranges = np.array([block[1:] for block in blocks], np.int64)[of_part]
-    _check_parts(numbers, gaps, rows, chunks, lists["chunk_rows"].edges, ranges)
+    edges = lists["chunk_rows"].edges
+    _check_parts(numbers, gaps, rows, chunks, edges, ranges)
     same_block = np.diff(of_part) == 0
     steps, row_steps = np.diff(numbers["region"].astype(np.int64)), np.diff(numbers["first_row"])
-    if (same_block & ~((steps > 0) | ((steps == 0) & (row_steps > 0)))).any():
+    is_same = same_block & (steps == 0)
+    if (same_block & ~((steps > 0) | (is_same & (row_steps > 0)))).any():
         msg = "the parts of a block of the index are not in order"
         raise CorruptShuffleError(msg)
-    return [
-        Region(
-            RegionKind(kind),
-            num_rows,
-            first,
-            None if kind == RegionKind.BROADCAST else PrefixSums(gaps.values[start:stop]),
-            PrefixSums(rows.values[start:stop]),
-            chunks.between(*of_chunks),
-            region,
-            first_row,
-        )
-        for kind, num_rows, first, (start, stop), of_chunks, region, first_row in zip(
-            kinds.tolist(),
-            numbers["num_rows"].tolist(),
-            ranges[:, 0].tolist(),
-            pairwise(gaps.edges.tolist()),
-            pairwise(lists["chunk_rows"].edges.tolist()),
-            numbers["region"].tolist(),
-            numbers["first_row"].tolist(),
-            strict=True,
-        )
-    ]
+    first_gaps = np.append(gaps.values, gaps.values.dtype.type(0))[gaps.edges[:-1]]
+    return PartTable(
+        numbers["region"],
+        kinds,
+        numbers["first_row"],
+        numbers["num_rows"],
+        ranges[:, 0],
+        np.append(is_same & (_sums(gaps)[:-1] < first_gaps[1:]), False),
+        gaps.edges,
+        PrefixSums(gaps.values),
+        PrefixSums(rows.values),
+        chunks,
+        edges,
+    )
 
 
 def _subpartitions(lists: dict[str, _Lists]) -> tuple[_Lists, _Lists]:
@@ -255,9 +242,18 @@ def _subpartitions(lists: dict[str, _Lists]) -> tuple[_Lists, _Lists]:
         return gaps, rows
     at_rows = np.arange(len(large.values)) >= np.repeat(large.edges[:-1] + in_gaps, num_large)
     return (
-        gaps.with_large(zeros[0], large.values[~at_rows]),
-        rows.with_large(zeros[1], large.values[at_rows]),
+        _with_large(gaps, zeros[0], large.values[~at_rows]),
+        _with_large(rows, zeros[1], large.values[at_rows]),
     )
+
+
+def _with_large(lists: _Lists, at: Int64Array, values: NDArray[np.uint32]) -> _Lists:
+    """Return lists with other values at some places, in the fewest bytes that fit all."""
+    if not len(at):
+        return lists
+    whole = lists.values.astype(np.min_scalar_type(values.max()))
+    whole[at] = values
+    return _Lists(whole, lists.edges)
 
 
 def _chunk_table(lists: dict[str, _Lists], rows_before: Int64Array, num_columns: int) -> ChunkTable:
@@ -308,7 +304,7 @@ _OF_CHUNKS = (
     *("column_frame", "column_raw_length"),
     *("frame_length", "frame_crc32"),
 )
-"""Lists with a value for each chunk, for each chunk and column, and for each frame."""
+"""_Lists with a value for each chunk, for each chunk and column, and for each frame."""
 
 
 def _check_parts(

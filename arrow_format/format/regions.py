@@ -105,6 +105,39 @@ class PrefixSums:
             return [0] * len(totals)
         return (self._before_blocks.searchsorted(totals, "right") - 1).tolist()  # type: ignore[no-any-return]
 
+    def before_each(self, positions: Int64Array) -> Int64Array:
+        """Return :meth:`before` of many positions."""
+        if self._is_small_for(positions):
+            return self.between(0, len(self.values))[positions]
+        block, rest = np.divmod(positions, _BLOCK)
+        inside = np.where(np.arange(_BLOCK) < rest[:, None], self._blocks_at(block), 0)
+        sums: Int64Array = self._before_blocks[block] + inside.sum(axis=1, dtype=np.int64)
+        return sums
+
+    def reaching(self, totals: Int64Array) -> Int64Array:
+        """Return the first position with which the sum is at least each total; else their number.
+
+        No number is 0.
+        """
+        if self._is_small_for(totals):
+            found: Int64Array = self.between(0, len(self.values))[1:].searchsorted(totals)
+            return found
+        block = np.maximum(self._before_blocks.searchsorted(totals) - 1, 0)
+        sums = self._blocks_at(block).cumsum(axis=1, dtype=np.int64)
+        is_less = sums < (totals - self._before_blocks[block])[:, None]
+        places: Int64Array = np.minimum(block * _BLOCK + is_less.sum(axis=1), len(self.values))
+        return places
+
+    def _is_small_for(self, asked: Int64Array) -> bool:
+        """Whether to add up all takes less than to look at a block for each of so many."""
+        return len(self.values) <= _BLOCK * len(asked)
+
+    def _blocks_at(self, blocks: Int64Array) -> npt.NDArray[Any]:
+        """Return the numbers of some blocks, of shape (blocks, 256); behind the last, any."""
+        at = blocks[:, None] * _BLOCK + np.arange(_BLOCK)
+        found: npt.NDArray[Any] = self.values[np.minimum(at, len(self.values) - 1)]
+        return found
+
     def between(self, first: int, end: int) -> Int64Array:
         """Return the sums before each position from ``first`` to ``end``, both included."""
         sums = np.empty(end - first + 1, np.int64)

@@ -108,17 +108,19 @@ class IndexCache:
         Where each costs a round trip, some are loaded concurrently, at most as many as are kept.
         """
         wanted = ((output, file, None) for output, file in files)
-        return self._all(version, wanted, (), lambda reader, _: reader.load())
+        windows = self._all(version, wanted, (), lambda reader, _: reader.load())
+        return chain.from_iterable(windows)
 
     def parts_of(
         self,
         version: LogEntry,
         files: Iterable[tuple[MapOutput, PartitionedFile, Sequence[tuple[int, int]]]],
         columns: Sequence[str] = (),
-    ) -> Iterator[IndexPart]:
+    ) -> Iterator[list[IndexPart]]:
         """Yield what the index of each file says of ranges of subpartitions, in their order.
 
-        As :meth:`indexes_of`; see :meth:`PartitionedFileReader.of_ranges`.
+        As :meth:`indexes_of`, those together that were opened together; see
+        :meth:`PartitionedFileReader.of_ranges`.
         """
         return self._all(
             version, files, columns, lambda reader, ranges: reader.of_ranges(ranges, columns)
@@ -130,7 +132,7 @@ class IndexCache:
         files: Iterable[tuple[MapOutput, PartitionedFile, Ranges]],
         columns: Sequence[str],
         load: Callable[[PartitionedFileReader, Ranges], Loaded],
-    ) -> Iterator[Loaded]:
+    ) -> Iterator[list[Loaded]]:
         max_requests = self.roots.storage.max_requests
         for window in self._windows(files, max_requests):
             fetched = run_concurrently(
@@ -140,11 +142,16 @@ class IndexCache:
             # Below, the reader of one that cannot be decoded says which it is.
             with suppress(CorruptShuffleError, FormatVersionError):
                 decode_fetched(chain.from_iterable(blocks for _, blocks in fetched))
-            for (output, _, ranges), (reader, _) in zip(window, fetched, strict=True):
-                with _described(output):
-                    loaded = load(reader, ranges)
-                self._keep(reader)
-                yield loaded
+            loaded: list[Loaded] = []
+            try:
+                for (output, _, ranges), (reader, _) in zip(window, fetched, strict=True):
+                    with _described(output):
+                        loaded.append(load(reader, ranges))
+                    self._keep(reader)
+            except (CorruptShuffleError, FormatVersionError):
+                yield loaded  # what is before the damaged one
+                raise
+            yield loaded
 
     def _windows(self, files: Iterable[Wanted], first: int) -> Iterator[list[Wanted]]:
         """Yield files that are opened together: ``first``, then more where they are small."""

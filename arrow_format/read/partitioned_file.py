@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from arrow_format.format.part_table import PartTable
     from arrow_format.model import Int64Array, PartitionedFile, PartitionedFileMetadata
     from arrow_format.options import Codec
     from arrow_format.storage.open import Storage
@@ -67,10 +69,18 @@ def broadcast_rows(regions: Iterable[Region]) -> int:
 
 
 class _Block(NamedTuple):
-    parts: tuple[Region, ...]
+    table: PartTable | None
+    """Parts of it and of others, which were decoded together; None where none has any."""
+    rows: range
+    """Of these, its own."""
     section: memoryview | None
     """Its statistics as they are stored; None where they were not read."""
     num_bytes: int
+
+    @property
+    def parts(self) -> tuple[Region, ...]:
+        """Its parts, which share the memory of the table."""
+        return () if self.table is None else tuple(map(self.table.at, self.rows))
 
 
 @dataclass(slots=True)
@@ -83,7 +93,11 @@ class _Joined:
     numbers: tuple[int, ...]
     num_subpartitions: int
     """By which the parts have rows."""
-    regions: tuple[Region, ...]
+    blocks: Sequence[_Block]
+    is_folded: bool
+    """Whether the file has more subpartitions than that."""
+    regions: tuple[Region, ...] | None = None
+    """Made of the parts when they are needed."""
     statistics: Mapping[str, ColumnStatistics] | None = None
 
 
@@ -97,9 +111,28 @@ class IndexPart:
         self.metadata = reader.metadata
         if joined.num_subpartitions != self.metadata.num_subpartitions:
             self.metadata = replace(self.metadata, num_subpartitions=joined.num_subpartitions)
-        self.regions = joined.regions
-        """Parts of regions, by region and row; adjacent ones are joined."""
         self._joined = joined
+
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        """Parts of regions, by region and row; adjacent ones are joined."""
+        joined = self._joined
+        if joined.regions is None:  # several threads may do this: they make equal ones
+            parts = joined_parts(part for block in joined.blocks for part in block.parts)
+            if joined.is_folded:
+                n = joined.num_subpartitions
+                parts = [piece for part in parts for piece in folded_parts(part, n)]
+            joined.regions = tuple(parts)
+        return joined.regions
+
+    @property
+    def in_table(self) -> tuple[PartTable, range] | None:
+        """A table of parts and which of them are the regions; None where they are not as there."""
+        (block, *others), is_folded = self._joined.blocks or (None,), self._joined.is_folded
+        if block is None or others or is_folded or block.table is None:
+            return None
+        rows = block.rows
+        return None if block.table.goes_on[rows.start : rows.stop].any() else (block.table, rows)
 
     @property
     def mask(self) -> RowMask | None:
@@ -395,10 +428,8 @@ class PartitionedFileReader:
             num_subpartitions,
         ):
             blocks = self._open(numbers, with_statistics=self._has_any(columns))
-            parts = joined_parts(part for block in blocks for part in block.parts)
-            if num_subpartitions < self.metadata.num_subpartitions:
-                parts = [piece for part in parts for piece in folded_parts(part, num_subpartitions)]
-            self._last = joined = _Joined(numbers, num_subpartitions, tuple(parts))
+            is_folded = num_subpartitions < self.metadata.num_subpartitions
+            self._last = joined = _Joined(numbers, num_subpartitions, blocks, is_folded)
         return IndexPart(self, joined)
 
     def load(self) -> PartitionedFileReader:
@@ -503,12 +534,15 @@ def decode_fetched(fetched: Iterable[FetchedBlock]) -> None:
 
 
 def _decode_run(run: Sequence[FetchedBlock]) -> None:
-    decoded = decode_blocks([block.stored for block in run], run[0].reader.num_columns)
-    for (reader, number, _, section), parts in zip(run, decoded, strict=True):
+    table, counts = decode_blocks([block.stored for block in run], run[0].reader.num_columns)
+    ends = [*accumulate(counts, initial=0)]
+    sizes = [0] * len(run) if table is None else table.sizes(ends)
+    for (reader, number, _, section), rows, size in zip(
+        run, map(range, ends, ends[1:]), sizes, strict=False
+    ):
         known = reader._blocks.get(number)
         if known is None or known.section is None:  # another thread may have asked for more
-            num_bytes = sum(part.nbytes for part in parts) + len(section or b"")
-            reader._blocks[number] = _Block(parts, section, num_bytes)
+            reader._blocks[number] = _Block(table, rows, section, size + len(section or b""))
 
 
 def chunk_rows(regions: Iterable[Region]) -> Int64Array:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise, repeat
+from itertools import groupby, islice, pairwise, repeat
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from arrow_format.format.part_table import PartTable
     from arrow_format.format.regions import Region
     from arrow_format.model import Int64Array
+    from arrow_format.read.partitioned_file import IndexPart
 
 
 class ChunkRead(NamedTuple):
@@ -151,6 +153,54 @@ def plan_wanted(
                 int(table.length[chunk]),
                 part,
             )
+
+
+def plan_together(
+    indexes: Sequence[IndexPart],
+    ranges: Sequence[Sequence[tuple[int, int]]],
+    num_subpartitions: int,
+) -> Iterator[Iterable[ChunkRead]]:
+    """Yield of each of some files the chunks of its ranges, as :func:`plan_ranges` does.
+
+    Those whose indexes were decoded together are planned together where one range is wanted.
+    """
+    known = [
+        (index.in_table if len(of) == 1 else None, index, of)
+        for index, of in zip(indexes, ranges, strict=True)
+    ]
+    for _, run in groupby(known, lambda one: one[0] and (id(one[0][0]), one[2][0])):
+        files = [*run]
+        tables = [table for table, _, _ in files if table is not None]
+        if tables:
+            ((first, end),) = files[0][2]
+            yield from _plan_parts(tables[0][0], [parts for _, parts in tables], first, end)
+        else:
+            yield from (plan_ranges(one.regions, of, num_subpartitions) for _, one, of in files)
+
+
+def _plan_parts(
+    table: PartTable, files: Sequence[range], first: int, end: int
+) -> Iterator[Iterable[ChunkRead]]:
+    """Yield the chunks of one range of subpartitions, of each file, which has a range of parts."""
+    starts = np.array([of.start for of in files])
+    counts = np.array([len(of) for of in files])
+    file_ends = counts.cumsum()
+    of_file = np.arange(file_ends[-1]) - np.repeat(file_ends - counts, counts)
+    parts = np.repeat(starts, counts) + of_file
+    wanted = table.wanted(parts, first, end)
+    chunks = map(
+        ChunkRead,
+        table.region[parts[wanted.part]].tolist(),
+        wanted.chunk.tolist(),
+        wanted.first_row.tolist(),
+        wanted.end_row.tolist(),
+        table.chunks.offset[wanted.row].tolist(),
+        table.chunks.length[wanted.row].tolist(),
+        of_file[wanted.part].tolist(),
+    )
+    edges = wanted.part.searchsorted(file_ends).tolist()
+    for before, after in pairwise([0, *edges]):
+        yield [*islice(chunks, after - before)]
 
 
 def with_frames(

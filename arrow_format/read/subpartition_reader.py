@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
@@ -22,7 +22,7 @@ from arrow_format.read.chunk_reader import ChunkReader, Tested
 from arrow_format.read.index_cache import IndexCache
 from arrow_format.read.kept_chunks import KeptAside, KeptChunk, KeptChunks, pinned_bytes
 from arrow_format.read.key_search import with_matches
-from arrow_format.read.plan import ChunkRead, plan_ranges
+from arrow_format.read.plan import ChunkRead, plan_ranges, plan_together
 from arrow_format.read.scheduler import ReadScheduler
 from arrow_format.read.selection import select_chunks
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from arrow_format.arrays.batches import Rows
     from arrow_format.log.entry import LogEntry
     from arrow_format.model import MapOutput, PartitionedFile
+    from arrow_format.read.partitioned_file import IndexPart
     from arrow_format.read.placement_check import PlacementCheck
     from arrow_format.read.selection import Selection
     from arrow_format.storage.open import Storage
@@ -235,20 +236,14 @@ class SortMergeSubpartitionReader:
                 and self._is_kept(version_file)
                 and (regions := self._regions_of(version_file))
             ]
-            indexes = self._indexes.parts_of(
+            windows = self._indexes.parts_of(
                 self._version,
                 ((one.output, one.file, self._ranges_of(one)) for one, _ in kept),
                 () if self._selection is None else self._selection.where.columns,
             )
-            for (version_file, regions), index in zip(kept, indexes, strict=True):
-                numbers = [region.number for region in index.regions]
-                first, end = (bisect_left(numbers, edge) for edge in (regions.start, regions.stop))
-                chunks = plan_ranges(
-                    index.regions[first:end],
-                    self._ranges_of(version_file),
-                    self._version.num_subpartitions,
-                    first_region=first,
-                )
+            left = iter(kept)
+            together = (planned for window in windows for planned in self._plans(left, window))
+            for version_file, index, chunks in together:
                 if self._selection is not None:
                     chunks = select_chunks(chunks, self._selection.where, index, self._data_schema)
                 stored = index.metadata.data_schema
@@ -260,6 +255,21 @@ class SortMergeSubpartitionReader:
                 )
                 keys = () if self._placement is None else self._placement.columns_of(stored)
                 yield reader, reader.wanted(chunks, keys)
+
+    def _plans(
+        self, files: Iterator[tuple[VersionFile, range]], indexes: Sequence[IndexPart]
+    ) -> Iterator[tuple[VersionFile, IndexPart, Iterable[ChunkRead]]]:
+        """Yield the next of some files, as many as there are indexes, with the chunks to read."""
+        kept = [*islice(files, len(indexes))]
+        ranges, n = [self._ranges_of(file) for file, _ in kept], self._version.num_subpartitions
+        if self._regions is None:
+            plans: Iterable[Iterable[ChunkRead]] = plan_together(indexes, ranges, n)
+        else:
+            plans = (
+                _plan_regions(index, regions, of, n)
+                for index, (_, regions), of in zip(indexes, kept, ranges, strict=True)
+            )
+        return zip((file for file, _ in kept), indexes, plans, strict=True)
 
     def _is_kept(self, version_file: VersionFile) -> bool:
         """Whether a file may have rows to deliver, by what the log knows of it."""
@@ -406,6 +416,15 @@ class SortMergeSubpartitionReader:
                 del batch, stored  # not to be kept while the consumer works on the rows
                 yield from rows
                 first_row += num_rows
+
+
+def _plan_regions(
+    index: IndexPart, regions: range, ranges: Sequence[tuple[int, int]], num_subpartitions: int
+) -> Iterable[ChunkRead]:
+    """Return the chunks of some adjacent regions of a file."""
+    numbers = [region.number for region in index.regions]
+    first, end = (bisect_left(numbers, edge) for edge in (regions.start, regions.stop))
+    return plan_ranges(index.regions[first:end], ranges, num_subpartitions, first_region=first)
 
 
 def _decoding_bytes(fetched: _Fetched) -> int:

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 _BLOCK = fields(
     "region:int32 kind:uint8 first_row:int64 num_rows rows_before subpartition_gap:[uint8 "
-    "subpartition_rows large:[uint32 chunk_rows:[int64 chunk_gap chunk_encoding:[uint8 chunk_frames:[int32 "
-    "column_frame column_raw_length:[int64 frame_length frame_crc32:[uint32"
+    "subpartition_rows large:[uint32 chunk_rows:[int64 chunk_gap chunk_encoding:[uint8 "
+    "chunk_frames:[int32 column_frame column_raw_length:[int64 frame_length frame_crc32:[uint32"
 )
 _MASK = fields("region:int32 first_row:int64 rows:binary")
 

@@ -21,6 +21,12 @@ def test_sums_and_positions_are_those_of_all_sums(length, most, seed):
     assert sums.total == expected[-1]
     assert [sums.before(i) for i in range(length + 1)] == expected.tolist()
     assert np.array_equal(sums.between(length // 3, length), expected[length // 3 :])
+    places = np.arange(0, length + 1, 1 + seed * 40)
+    assert sums.before_each(places).tolist() == expected[places].tolist()
+    if values.min(initial=1):
+        totals = np.concatenate([expected[places] - 1, expected[places], expected[places] + 1])
+        reaching = np.searchsorted(expected[1:], totals)
+        assert sums.reaching(totals).tolist() == reaching.tolist()
     for total in {*expected[::40].tolist(), *(expected[1::50] - 1).tolist(), sums.total + 1}:
         if total >= 0:
             assert sums.position(total) == np.searchsorted(expected, total, "right") - 1
