@@ -42,11 +42,13 @@ ORDERING_BYTES = 8
 
 @dataclass(slots=True)
 class Rows:
-    """Rows from one chunk."""
+    """Rows from some chunks."""
 
     batch: pa.RecordBatch
     ids: Int32Array | Callable[[], Int32Array]
     """As :attr:`subpartitions`, or what returns them: not all who read rows need to know."""
+    pinned_bytes: int | None = None
+    """Bytes of memory that these keep and no rows before them; those of the batch when None."""
 
     @property
     def subpartitions(self) -> Int32Array:
@@ -72,9 +74,9 @@ class HeldRuns:
         """Buffer a run; return False when all of them together are too much."""
         self.runs.append(run)
         # Whole buffers bound the exact size, which takes fifty times as long to compute.
-        self._charged_bytes += (
-            run.batch.get_total_buffer_size() + ORDERING_BYTES * run.batch.num_rows
-        )
+        pinned = run.pinned_bytes
+        num_bytes = run.batch.get_total_buffer_size() if pinned is None else pinned
+        self._charged_bytes += num_bytes + ORDERING_BYTES * run.batch.num_rows
         if self._charged_bytes > self._max_bytes:
             self._charged_bytes = sum(
                 kept.batch.nbytes + ORDERING_BYTES * kept.batch.num_rows for kept in self.runs

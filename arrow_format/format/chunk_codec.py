@@ -9,8 +9,8 @@ import threading
 import zlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from itertools import accumulate, islice
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 import zstandard
@@ -99,8 +99,18 @@ class FrameEncoder:
         return encoded
 
 
-class OpenChunk(ABC):
-    """A chunk whose columns are verified and decoded when they are asked for.
+class StoredChunk(NamedTuple):
+    """A chunk as it was fetched, and what is wanted of it."""
+
+    stored: pa.Buffer
+    places: ChunkPlaces
+    """Of the decoder's columns in ``stored``."""
+    rows: tuple[int, int]
+    """``[first, end)`` of those wanted."""
+
+
+class OpenChunks(ABC):
+    """Chunks whose columns are verified and decoded when they are asked for.
 
     Arrays may be views of the stored bytes, or of each other's frames.
     """
@@ -108,7 +118,7 @@ class OpenChunk(ABC):
     schema: pa.Schema
     """That of the decoder."""
     num_rows: int
-    """Of the rows that are wanted: columns have no others."""
+    """Of the rows that are wanted, chunk after chunk: columns have no others."""
 
     @abstractmethod
     def columns(self, positions: Sequence[int]) -> list[pa.Array]:
@@ -147,13 +157,11 @@ class ChunkDecoder:
         self.unpacker = Unpacker(schema)
         self.layout = LayoutCheck(schema)
 
-    def open_chunk(
-        self, stored: pa.Buffer, places: ChunkPlaces, rows: tuple[int, int] | None = None
-    ) -> OpenChunk:
-        """Return a chunk, by what the index says of it, with no column decoded.
+    def open(self, chunks: Sequence[StoredChunk]) -> OpenChunks:
+        """Return chunks with no column decoded: a single one, or several of encoding ``FRAMES``.
 
-        ``places`` are those of :attr:`columns` in ``stored``. Its columns will have ``rows``,
-        ``[first, end)``, and keep no others in memory; all when None.
+        Those cost little more together than one of them. What is decoded keeps no rows in memory
+        that are not wanted.
 
         Raises
         ------
@@ -162,9 +170,9 @@ class ChunkDecoder:
         FormatVersionError
             This version does not know the encoding.
         """
-        rows = rows or (0, places.num_rows)
-        if places.encoding == FRAMES:
-            return _Frames(stored, self, places, rows)
+        if all(chunk.places.encoding == FRAMES for chunk in chunks):
+            return _Frames(chunks, self)
+        ((stored, places, rows),) = chunks
         if places.encoding != Encoding.IPC:
             msg = (
                 f"chunk encoding {places.encoding} is not known; read it with a newer arrow-shuffle"
@@ -176,14 +184,13 @@ class ChunkDecoder:
         except _DAMAGE as error:
             raise _not_of_this_schema(error) from error
 
-    def decode(
-        self, stored: pa.Buffer, places: ChunkPlaces, rows: tuple[int, int] | None = None
-    ) -> pa.RecordBatch:
-        """Verify and decode one chunk; an uncompressed one may be a view of ``stored``.
+    def decode(self, chunks: Sequence[StoredChunk]) -> pa.RecordBatch:
+        """Verify and decode chunks; an uncompressed one may be a view of what is stored.
 
-        As :meth:`open_chunk`, and raises as that and :meth:`OpenChunk.columns`.
+        As :meth:`open`, and raises as that and :meth:`OpenChunks.columns`.
         """
-        batch = self.open_chunk(stored, places, rows).batch()
+        batch = self.open(chunks).batch()
+        stored, places, _ = chunks[0]
         is_view = not self.is_whole and places.encoding == Encoding.IPC
         if is_view and 2 * batch.nbytes < stored.size:
             # A few small columns must not pin the whole chunk: readers hold rows of many chunks,
@@ -231,7 +238,7 @@ def _not_of_this_schema(error: Exception) -> CorruptShuffleError:
     return CorruptShuffleError(f"not a record batch of the shuffle's schema ({error})")
 
 
-class _Message(OpenChunk):
+class _Message(OpenChunks):
     """An Arrow IPC message: all columns are views of it."""
 
     def __init__(
@@ -261,71 +268,64 @@ class _Message(OpenChunk):
         return self._batch
 
 
-class _Frames(OpenChunk):
+class _Frames(OpenChunks):
     """Frames of packed columns."""
 
-    def __init__(
-        self, stored: pa.Buffer, decoder: ChunkDecoder, places: ChunkPlaces, rows: tuple[int, int]
-    ) -> None:
-        self._stored = stored
-        self._places = places
+    def __init__(self, chunks: Sequence[StoredChunk], decoder: ChunkDecoder) -> None:
+        self._chunks = chunks
         self._decoder = decoder
         self.schema = decoder.schema
-        self.num_rows = rows[1] - rows[0]
-        self._rows = rows
+        self._rows = [(places.num_rows, *rows) for _, places, rows in chunks]
+        self.num_rows = sum(end - first for _, first, end in self._rows)
 
     def columns(self, positions: Sequence[int]) -> list[pa.Array]:
         if not positions:
             return []
-        decoder, places = self._decoder, self._places
-        used = sorted({places.columns[i][0] for i in positions})
-        frames = [places.frames[i] for i in used]
-        views = [self._checked(frame) for frame in frames]
+        decoder = self._decoder
+        views: list[memoryview] = []
+        sizes: list[int] = []
+        sections: list[list[tuple[int, int]]] = [[] for _ in positions]
+        begin = 0
+        for stored, places, _ in self._chunks:
+            view = memoryview(stored)
+            used = sorted({places.columns[i][0] for i in positions})
+            begins = {}
+            for i in used:
+                frame = places.frames[i]
+                views.append(_checked(view, frame, places, decoder.names))
+                sizes.append(frame.raw_length)
+                begins[i] = begin
+                begin += frame.raw_length
+            for of_column, i in zip(sections, positions, strict=True):
+                held, start, stop = places.columns[i]
+                of_column.append((begins[held] + start, begins[held] + stop))
         try:
-            if len(frames) <= _DECOMPRESSED_ALONE:
-                contents = [(_content(*each), 0) for each in zip(views, frames, strict=True)]
-            else:
-                # In one call; it is an error when they have other bytes than these together.
-                sizes = [*accumulate((frame.raw_length for frame in frames), initial=0)]
-                content = _ZSTD.decompress(self._together(frames, views), sizes.pop())
-                contents = [(content, begin) for begin in sizes]
-            content_of = dict(zip(used, contents, strict=True))
-            sections = []
-            for i in positions:
-                frame, start, stop = places.columns[i]
-                content, begin = content_of[frame]
-                sections.append((decoder.columns[i], content, begin + start, begin + stop))
-            return decoder.unpacker.unpack(sections, places.num_rows, self._rows)
+            content = _content(views, sizes)
+            columns = zip([decoder.columns[i] for i in positions], sections, strict=True)
+            return decoder.unpacker.unpack(content, columns, self._rows)
         except _DAMAGE as error:
             raise _not_of_this_schema(error) from error
 
-    def _checked(self, frame: FramePlace) -> memoryview:
-        """Return a frame as it is stored, if its CRC is that of the index."""
-        view = memoryview(self._stored)[frame.offset : frame.offset + frame.length]
-        if len(view) != frame.length or zlib.crc32(view) != frame.crc32:
-            check_frame(view, self._places.described, frame.number, self._decoder.names)
-        return view
 
-    def _together(
-        self, frames: Sequence[FramePlace], views: Sequence[memoryview]
-    ) -> pa.Buffer | bytes:
-        begin, end = frames[0].offset, frames[-1].offset + frames[-1].length
-        if end - begin == sum(frame.length for frame in frames):
-            return self._stored.slice(begin, end - begin)
-        return b"".join(views)
+def _checked(
+    stored: memoryview, frame: FramePlace, places: ChunkPlaces, names: Sequence[str]
+) -> memoryview:
+    """Return a frame of a chunk as it is stored, if its CRC is that of the index."""
+    view = stored[frame.offset : frame.offset + frame.length]
+    if len(view) != frame.length or zlib.crc32(view) != frame.crc32:
+        check_frame(view, places.described, frame.number, names)
+    return view
 
 
-_DECOMPRESSED_ALONE = 3
-"""Frames of a chunk that are decompressed one by one; of more, one call for all costs less."""
-
-_SMALL_BYTES = 64 << 10
-"""Content of a frame that is decompressed by a context that is kept: ``_ZSTD`` makes one, which
-takes as long as to decompress so much."""
+_ALONE, _SMALL_BYTES = 4, 64 << 10
+"""Frames that are decompressed one by one, by a context that is kept: so many at most, and of so
+many bytes each. ``_ZSTD`` makes a context, which takes as long as to decompress so much."""
 
 
-def _content(stored: memoryview, frame: FramePlace) -> pa.Buffer:
-    """Decompress a frame; it is an error when it has other bytes than its columns."""
-    content = None
-    if frame.raw_length <= _SMALL_BYTES:
-        content = content_stated(stored, frame.raw_length)
-    return _ZSTD.decompress(stored, frame.raw_length) if content is None else content
+def _content(frames: Sequence[memoryview], sizes: Sequence[int]) -> pa.Buffer:
+    """Decompress frames into one buffer; it is an error when they have other bytes together."""
+    if len(frames) <= _ALONE and max(sizes) <= _SMALL_BYTES:
+        contents = [content for content in map(content_stated, frames, sizes) if content]
+        if len(contents) == len(frames):
+            return contents[0] if len(contents) == 1 else pa.py_buffer(b"".join(contents))
+    return _ZSTD.decompress(frames[0] if len(frames) == 1 else b"".join(frames), sum(sizes))

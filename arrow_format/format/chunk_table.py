@@ -59,6 +59,8 @@ class ChunkPlaces(NamedTuple):
     table: ChunkTable
     chunk: int
     """Its number in the table."""
+    num_rows: int
+    """Rows of the chunk."""
     encoding: int
     """Mostly a value of :class:`Encoding`; another where a newer version wrote the chunk."""
     frames: list[FramePlace]
@@ -71,17 +73,12 @@ class ChunkPlaces(NamedTuple):
         """All frames of the chunk."""
         return self.table.frames(self.chunk)
 
-    @property
-    def num_rows(self) -> int:
-        """Rows of the chunk."""
-        return int(self.table.num_rows[self.chunk])
-
     def in_fetched(self, begins: Mapping[int, int] | None) -> ChunkPlaces:
         """Return the same, where only some frames were fetched, each from a byte on; all: None."""
         if begins is None:
             return self
         frames = [FramePlace(number, begins[number], *more) for number, _, *more in self.frames]
-        return ChunkPlaces(self.table, self.chunk, self.encoding, frames, self.columns)
+        return self._replace(frames=frames)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,28 +229,44 @@ class ChunkTable:
         """Bytes of memory that it takes, about."""
         return len(self) * self.row_bytes + len(self.frame_length) * FRAME_BYTES
 
-    def places(self, chunk: int, columns: Iterable[int]) -> ChunkPlaces:
-        """Return where columns at some positions are in a chunk."""
-        first, end = self.first_frame[chunk : chunk + 2].tolist()
-        frame_of = self.column_frame[chunk].tolist()
-        raw_lengths = dict.fromkeys(sorted({frame_of[i] for i in columns}), 0)
-        edges = []
-        for frame, raw_length in zip(frame_of, self.column_raw_length[chunk].tolist(), strict=True):
-            start = raw_lengths.get(frame)
-            if start is None:
-                edges.append((0, 0))
-            else:
-                raw_lengths[frame] = start + raw_length
-                edges.append((start, start + raw_length))
-        lengths, sums = self.frame_length[first:end].tolist(), self.frame_crc32[first:end].tolist()
-        offsets = [*accumulate(lengths, initial=0)]
-        frames = [
-            FramePlace(frame, offsets[frame], lengths[frame], sums[frame], raw_length)
-            for frame, raw_length in raw_lengths.items()
-        ]
-        index = {frame: i for i, frame in enumerate(raw_lengths)}
-        in_frames = [(index[frame_of[i]], *edges[i]) for i in columns]
-        return ChunkPlaces(self, chunk, int(self.encoding[chunk]), frames, in_frames)
+    def places(self, chunks: Sequence[int], columns: Sequence[int]) -> list[ChunkPlaces]:
+        """Return where columns at some positions are in each of some chunks.
+
+        With plain integers: of few columns that takes less than with arrays, whatever the number
+        of chunks.
+        """
+        at = [*chunks]
+        each = zip(
+            at,
+            self.num_rows[at].tolist(),
+            self.encoding[at].tolist(),
+            self.first_frame[at].tolist(),
+            self.num_frames[at].tolist(),
+            self.column_frame[at].tolist(),
+            self.column_raw_length[at].tolist(),
+            strict=True,
+        )
+        found = []
+        for chunk, num_rows, encoding, first, num_frames, frame_of, raw_lengths in each:
+            # Bytes before compression, up to now, of the frames that are wanted.
+            ends = dict.fromkeys(sorted({frame_of[i] for i in columns}), 0)
+            stops = []
+            for frame, raw_length in zip(frame_of, raw_lengths, strict=True):
+                stop = ends.get(frame, 0) + raw_length
+                if frame in ends:
+                    ends[frame] = stop
+                stops.append(stop)
+            lengths = self.frame_length[first : first + num_frames].tolist()
+            sums = self.frame_crc32[first : first + num_frames].tolist()
+            offsets = [*accumulate(lengths, initial=0)]
+            frames = [
+                FramePlace(frame, offsets[frame], lengths[frame], sums[frame], raw_length)
+                for frame, raw_length in ends.items()
+            ]
+            index = {frame: i for i, frame in enumerate(ends)}
+            in_frames = [(index[frame_of[i]], stops[i] - raw_lengths[i], stops[i]) for i in columns]
+            found.append(ChunkPlaces(self, chunk, num_rows, encoding, frames, in_frames))
+        return found
 
     def frames(self, chunk: int) -> ChunkFrames:
         """Return the frames of a chunk."""

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING
 
 from arrow_format.arrays.row_fit import RowFit
 from arrow_format.arrays.schema_evolution import has_same_columns
-from arrow_format.format.chunk_codec import ChunkDecoder, OpenChunk
+from arrow_format.format.chunk_codec import ChunkDecoder, OpenChunks, StoredChunk
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import pyarrow as pa
-
-    from arrow_format.format.chunk_table import ChunkPlaces
 
 
 class EvolvedChunkDecoder(ChunkDecoder):
@@ -31,24 +29,22 @@ class EvolvedChunkDecoder(ChunkDecoder):
         self.schema = self._fit.schema
         self.added_row_bytes = self._fit.added_row_bytes
 
-    def open_chunk(
-        self, stored: pa.Buffer, places: ChunkPlaces, rows: tuple[int, int] | None = None
-    ) -> OpenChunk:
-        """Return a chunk; its columns will be those of the later schema."""
-        return _EvolvedChunk(super().open_chunk(stored, places, rows), self._fit)
+    def open(self, chunks: Sequence[StoredChunk]) -> OpenChunks:
+        """Return chunks; their columns will be those of the later schema."""
+        return _EvolvedChunks(super().open(chunks), self._fit)
 
 
-class _EvolvedChunk(OpenChunk):
-    """An open chunk whose columns are brought to the later schema."""
+class _EvolvedChunks(OpenChunks):
+    """Open chunks whose columns are brought to the later schema."""
 
-    def __init__(self, chunk: OpenChunk, fit: RowFit) -> None:
-        self._chunk = chunk
+    def __init__(self, chunks: OpenChunks, fit: RowFit) -> None:
+        self._chunks = chunks
         self._fit = fit
         self.schema = fit.schema
-        self.num_rows = chunk.num_rows
+        self.num_rows = chunks.num_rows
 
     def columns(self, positions: Sequence[int]) -> list[pa.Array]:
-        stored = self._chunk.columns(self._fit.sources(positions))
+        stored = self._chunks.columns(self._fit.sources(positions))
         return self._fit.fit(stored, positions, self.num_rows)
 
 

@@ -7,13 +7,13 @@ every length is checked to stay inside of its column.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import accumulate, pairwise, repeat
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import types as pt
 
-from arrow_format.arrays.buffers import run_of_bits
 from arrow_format.format.packed_layout import (
     AS_IT_IS,
     FLOAT_WIDTHS,
@@ -31,7 +31,7 @@ from arrow_format.format.packed_layout import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     import numpy.typing as npt
 
@@ -49,30 +49,66 @@ class Unpacker:
 
     def unpack(
         self,
-        sections: Iterable[tuple[int, pa.Buffer, int, int]],
-        num_rows: int,
-        rows: tuple[int, int] | None = None,
+        content: pa.Buffer,
+        columns: Iterable[tuple[int, Sequence[tuple[int, int]]]],
+        rows: Sequence[tuple[int, int, int]],
     ) -> list[pa.Array]:
-        """Return columns of ``num_rows`` rows; values stored as Arrow has them are views.
+        """Return columns of some chunks, the rows of each chunk behind those of the one before.
 
-        Of ``rows``, ``[first, end)``, where these are given: they are no views.
+        Values that are stored as Arrow has them are views of ``content``, where all rows of a
+        single chunk are wanted; all others are in memory of their own.
 
-        ``sections`` are a column's position in the schema, and the buffer and its bytes
-        ``[start, stop)`` that hold it, each of which becomes 16 at most. Raises ValueError for what
-        is no packed column of that type.
+        Parameters
+        ----------
+        content
+            Has the packed columns.
+        columns
+            Positions in the schema, each with the bytes ``[start, stop)`` of every chunk that hold
+            it. A byte becomes 16 at most.
+        rows
+            Of every chunk the number of its rows, and ``first`` and ``end`` of those wanted.
+
+        Raises
+        ------
+        ValueError
+            There is something that is no packed column of that type, or the chunks have more items
+            or characters together than one array can.
         """
-        run = rows or (0, num_rows)
+        runs = _Runs.of(rows)
+        reader = _Reader(content)
         arrays = []
-        for column, content, start, stop in sections:
+        for column, sections in columns:
             known = self._nodes.get(column)
             if known is None:
                 type_ = self._schema.field(column).type
                 known = self._nodes[column] = _node_of(type_), NODE.size * num_nodes(type_)
             node, header_bytes = known
-            reader = _Reader(content, start, start + header_bytes, stop)
-            arrays.append(reader.array(node, num_rows, *run))
+            reader.begin(sections, header_bytes)
+            arrays.append(reader.array(node, runs))
             reader.end()
         return arrays
+
+
+class _Runs(NamedTuple):
+    """Values of a node that are wanted of some chunks."""
+
+    rows: Sequence[tuple[int, int, int]]
+    """Of each chunk the number of its values, and ``first`` and ``end`` of those wanted."""
+    edges: list[int]
+    """Where the first one of each comes among those of all, then their number."""
+    are_all: bool
+    """Whether all values of a single chunk are wanted."""
+
+    @staticmethod
+    def of(rows: Sequence[tuple[int, int, int]]) -> _Runs:
+        edges = [*accumulate((end - first for _, first, end in rows), initial=0)]
+        return _Runs(rows, edges, len(rows) == 1 and edges[-1] == rows[0][0])
+
+    def times(self, number: int) -> _Runs:
+        """Return as many values for each."""
+        if number == 1:
+            return self
+        return _Runs.of([(number * n, number * first, number * end) for n, first, end in self.rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,162 +154,231 @@ def _node_of(type_: pa.DataType) -> _Node:
 
 
 class _Reader:
-    """Reads the nodes of a column one after the other.
+    """Reads the nodes of a column one after the other, each of all chunks."""
 
-    Their headers are in ``[start, position)`` of ``content``, their buffers follow up to ``stop``.
-    """
+    __slots__ = ("_bytes", "_content", "_headers", "_positions", "_starts", "_stops", "_view")
 
-    __slots__ = ("_content", "_headers", "_position", "_stop", "_view")
-
-    def __init__(self, content: pa.Buffer, start: int, position: int, stop: int) -> None:
-        if position > stop:
-            msg = f"a column of {stop - start} bytes is shorter than its headers"
-            raise ValueError(msg)
+    def __init__(self, content: pa.Buffer) -> None:
         self._content = content
         self._view = memoryview(content)
-        self._headers = NODE.iter_unpack(self._view[start:position])
-        self._position, self._stop = position, stop
+        self._bytes = np.frombuffer(content, np.uint8)
+
+    def begin(self, sections: Sequence[tuple[int, int]], header_bytes: int) -> None:
+        """Go to a column: its bytes of every chunk, of which the first are headers."""
+        self._starts, self._stops = zip(*sections, strict=True)
+        self._headers = 0
+        self._positions: list[int] = [start + header_bytes for start in self._starts]
+        for start, stop in sections:
+            if start + header_bytes > stop:
+                msg = f"a column of {stop - start} bytes is shorter than its headers"
+                raise ValueError(msg)
 
     def end(self) -> None:
         """Raise ValueError unless the column ends where its buffers do."""
-        if self._position != self._stop:
-            msg = f"a column ends at byte {self._stop}, its nodes at {self._position}"
-            raise ValueError(msg)
+        for position, stop in zip(self._positions, self._stops, strict=True):
+            if position != stop:
+                msg = f"a column ends at byte {stop}, its nodes at {position}"
+                raise ValueError(msg)
 
-    def array(self, node: _Node, length: int, first: int, end: int) -> pa.Array:
-        """Read values ``[first, end)`` of the ``length`` of the next node, and those inside it."""
-        flags, width, digits, base = next(self._headers)
+    def array(self, node: _Node, runs: _Runs) -> pa.Array:
+        """Read values of the next node, and those inside it."""
+        nulls, widths, digits, bases = self._header(node)
         kind = node.kind
-        if flags & ~HAS_NULLS or (flags and kind is Kind.NOTHING):
-            msg = f"a node of type {node.type} has flags {flags:#x}"
-            raise ValueError(msg)
-        if width not in node.widths:
-            msg = f"a node of type {node.type} has width {width}"
-            raise ValueError(msg)
-        if length > MAX_LENGTH:
-            msg = f"a node has {length} values"
-            raise ValueError(msg)
-        run = length, first, end
+        for length, _, _ in runs.rows:
+            if length > MAX_LENGTH:
+                msg = f"a node has {length} values"
+                raise ValueError(msg)
+        num_values = runs.edges[-1]
         if kind is Kind.NOTHING:
-            return pa.nulls(end - first)
-        buffers = [self._bits(*run) if flags else None]
+            return pa.nulls(num_values)
+        buffers = [self._bits(runs, nulls) if any(nulls) else None]
         children: list[pa.Array] | None = None
-        if kind is Kind.NUMBERS and width != AS_IT_IS:
-            buffers.append(self._numbers(node, self._codes(width, *run), base))
-        elif kind is Kind.FLOATS and width != AS_IT_IS:
-            buffers.append(self._floats(self._codes(width, *run), base, digits))
+        if kind is Kind.NUMBERS:
+            buffers.append(self._numbers(node, widths, bases, runs))
+        elif kind is Kind.FLOATS:
+            buffers.append(self._floats(widths, bases, digits, runs))
         elif kind is Kind.BYTES:
-            offsets, *inside = self._offsets(width, base, *run)
-            buffers += [offsets, self._values(1, *inside)]
-        elif kind in (Kind.NUMBERS, Kind.FLOATS, Kind.RAW):
-            buffers.append(self._values(node.value_bytes, *run))
+            offsets, inside = self._offsets(widths, bases, runs)
+            buffers += [offsets, self._values(1, inside)]
+        elif kind is Kind.RAW:
+            buffers.append(self._values(node.value_bytes, runs))
         elif kind is Kind.BITS:
-            buffers.append(self._bits(*run))
+            buffers.append(self._bits(runs))
         elif kind is Kind.PARTS:
-            children = [
-                self.array(child, *(place * node.times for place in run)) for child in node.children
-            ]
+            inside = runs.times(node.times)
+            children = [self.array(child, inside) for child in node.children]
         else:
-            offsets, *inside = self._offsets(width, base, *run)
+            offsets, inside = self._offsets(widths, bases, runs)
             buffers.append(offsets)
-            children = [self.array(child, *inside) for child in node.children]
+            children = [self.array(child, inside) for child in node.children]
         if node.pair:
             children = [pa.StructArray.from_arrays(children, fields=node.pair)]
-        return pa.Array.from_buffers(node.type, end - first, buffers, children=children)
+        return pa.Array.from_buffers(node.type, num_values, buffers, children=children)
 
-    def _take(self, num_bytes: int) -> int:
-        """Skip a buffer; return its position."""
-        start = self._position
+    def _header(self, node: _Node) -> Iterable[tuple[int, ...]]:
+        """Return the flags, widths, digits and bases of a node."""
+        at, view = self._headers, self._view
+        self._headers += NODE.size
+        header = [*zip(*[NODE.unpack_from(view, at + start) for start in self._starts])]  # noqa: B905
+        for flags in {*header[0]}:
+            if flags & ~HAS_NULLS or (flags and node.kind is Kind.NOTHING):
+                msg = f"a node of type {node.type} has flags {flags:#x}"
+                raise ValueError(msg)
+        for width in {*header[1]}:
+            if width not in node.widths:
+                msg = f"a node of type {node.type} has width {width}"
+                raise ValueError(msg)
+        return header
+
+    def _take(self, chunk: int, num_bytes: int) -> int:
+        """Skip a buffer of a chunk; return its position."""
+        start = self._positions[chunk]
         end = start + num_bytes
-        if end > self._stop:
-            msg = f"a buffer ends at byte {end}, its column at {self._stop}"
+        if end > self._stops[chunk]:
+            msg = f"a buffer ends at byte {end}, its column at {self._stops[chunk]}"
             raise ValueError(msg)
-        self._position = end + padding(num_bytes)
+        self._positions[chunk] = end + padding(num_bytes)
         return start
 
-    def _values(self, size: int, length: int, first: int, end: int) -> pa.Buffer:
-        """Read values of ``size`` bytes: a view of all, or a copy of some."""
-        start = self._take(length * size)
-        if end - first == length:
-            return self._content.slice(start, length * size)
-        return pa.py_buffer(self._view[start + first * size : start + end * size].tobytes())
+    def _wanted(self, sizes: Iterable[int], runs: _Runs) -> list[tuple[int, int]]:
+        """Skip the values of each chunk, of so many bytes each; return where the wanted ones are.
 
-    def _bits(self, length: int, first: int, end: int) -> pa.Buffer:
-        num_bytes = -(-length // 8)
-        if end - first == length:
-            return self._values(1, num_bytes, 0, num_bytes)
-        bitmap = np.frombuffer(self._view, np.uint8, num_bytes, self._take(num_bytes))
-        return pa.py_buffer(run_of_bits(bitmap, first, end).tobytes())
+        Before memory is taken for what they become: there may be none.
+        """
+        found = []
+        for chunk, (size, (length, first, end)) in enumerate(zip(sizes, runs.rows, strict=True)):
+            start = self._take(chunk, length * size)
+            found.append((start + first * size, start + end * size))
+        return found
 
-    def _codes(self, width: int, length: int, first: int, end: int) -> npt.NDArray[Any]:
-        start = self._take(length * width)
-        codes = np.frombuffer(self._view, _UNSIGNED[width], end - first, start + first * width)
-        return codes if end - first == length else codes.copy()
+    def _values(self, size: int, runs: _Runs) -> pa.Buffer:
+        """Read values of ``size`` bytes."""
+        found = self._wanted(repeat(size, len(runs.rows)), runs)
+        if runs.are_all:
+            ((start, stop),) = found
+            return self._content.slice(start, stop - start)
+        return pa.py_buffer(b"".join([self._view[start:stop] for start, stop in found]))
 
-    def _numbers(self, node: _Node, codes: npt.NDArray[Any], base: int) -> pa.Buffer:
-        wide = node.wide
-        size = wide.itemsize  # type: ignore[union-attr]
-        # Modulo 2**64, or less where the type is narrower: bases may be negative.
-        offset = wide.type(base % (1 << 8 * size))  # type: ignore[union-attr]
-        if size < node.value_bytes:
-            return _decimals(codes, base, offset)
-        values = np.add(codes, offset, dtype=wide) if offset else codes.astype(wide, copy=False)
-        return pa.py_buffer(values)
+    def _bits(self, runs: _Runs, are_there: Sequence[int] | None = None) -> pa.Buffer:
+        """Read a bitmap; the bits of chunks that have none are set."""
+        if runs.are_all:
+            num_bytes = -(-runs.rows[0][0] // 8)
+            return self._content.slice(self._take(0, num_bytes), num_bytes)
+        found = []
+        for chunk, (length, first, end) in enumerate(runs.rows):
+            if are_there is None or are_there[chunk]:
+                start = self._take(chunk, -(-length // 8))
+                bitmap = self._bytes[start : start + -(-end // 8)]
+                found.append((chunk, bitmap, first, end))
+        bits = np.ones(runs.edges[-1], np.uint8)
+        for chunk, bitmap, first, end in found:
+            into = bits[runs.edges[chunk] : runs.edges[chunk + 1]]
+            into[:] = np.unpackbits(bitmap, count=end, bitorder="little")[first:]
+        return pa.py_buffer(np.packbits(bits, bitorder="little"))
 
-    def _floats(self, codes: npt.NDArray[Any], base: int, digits: int) -> pa.Buffer:
-        if digits > MAX_DIGITS:
-            msg = f"floats of {digits} digits"
-            raise ValueError(msg)
-        integers = np.add(codes, base, dtype=np.int64) if base else codes
-        values = integers.astype(np.float64)
-        values /= 10.0**digits
+    def _codes(
+        self, widths: Sequence[int], runs: _Runs, wide: np.dtype[Any], num_words: int = 1
+    ) -> list[tuple[npt.NDArray[Any], slice]]:
+        """Return the numbers of each chunk, and where they come among all.
+
+        Those that are stored as Arrow has them are of type ``wide``, ``num_words`` for each value.
+        """
+        as_it_is = num_words * wide.itemsize
+        sizes = [as_it_is if width == AS_IT_IS else width for width in widths]
+        numbers = [self._bytes[start:stop] for start, stop in self._wanted(sizes, runs)]
+        return [
+            (
+                codes.view(wide if width == AS_IT_IS else _UNSIGNED[width]),
+                slice(begin, end),
+            )
+            for codes, width, (begin, end) in zip(
+                numbers, widths, pairwise(runs.edges), strict=True
+            )
+        ]
+
+    def _numbers(
+        self, node: _Node, widths: Sequence[int], bases: Sequence[int], runs: _Runs
+    ) -> pa.Buffer:
+        wide, size = node.wide, node.wide.itemsize  # type: ignore[union-attr]
+        if runs.are_all and widths[0] == AS_IT_IS:
+            return self._values(node.value_bytes, runs)
+        num_words = node.value_bytes // size
+        found = self._codes(widths, runs, wide, num_words)  # type: ignore[arg-type]
+        # The lower word of a decimal has the number, the upper one is nought of most.
+        shape = runs.edges[-1], num_words
+        words = np.zeros(shape, wide) if num_words > 1 else np.empty(shape, wide)
+        low = words[:, 0]
+        for (codes, at), width, base in zip(found, widths, bases, strict=True):
+            if width == AS_IT_IS:
+                words[at] = codes.reshape(-1, num_words)
+                continue
+            # Modulo 2**64, or less where the type is narrower: bases may be negative.
+            np.add(codes, wide.type(base % (1 << 8 * size)), out=low[at], dtype=wide)  # type: ignore[union-attr]
+            if num_words > 1 and (width == size or not 0 <= base < 1 << 62):
+                np.right_shift(low[at].view("<i8"), 63, out=words[at, 1].view("<i8"))
+        return pa.py_buffer(words)
+
+    def _floats(
+        self, widths: Sequence[int], bases: Sequence[int], digits: Sequence[int], runs: _Runs
+    ) -> pa.Buffer:
+        if runs.are_all and widths[0] == AS_IT_IS:
+            return self._values(_FLOAT.itemsize, runs)
+        found = self._codes(widths, runs, _FLOAT)
+        values = np.empty(runs.edges[-1], _FLOAT)
+        for (codes, at), width, base, number in zip(found, widths, bases, digits, strict=True):
+            if width == AS_IT_IS:
+                values[at] = codes
+                continue
+            if number > MAX_DIGITS:
+                msg = f"floats of {number} digits"
+                raise ValueError(msg)
+            integers = np.add(codes, base, dtype=np.int64) if base else codes
+            np.divide(integers, 10.0**number, out=values[at], dtype=_FLOAT)
         return pa.py_buffer(values)
 
     def _offsets(
-        self, width: int, base: int, length: int, first: int, end: int
-    ) -> tuple[pa.Buffer, int, int, int]:
-        """Return the offsets of a run; of what is inside the length, and the run of it."""
-        codes = self._codes(width, length, 0, length)
-        # Also of no lengths: the base must fit into 32 bits.
-        if not 0 <= base <= MAX_LENGTH or length * base > MAX_LENGTH:
-            msg = f"{length} lengths of {width} bytes, of {base} or more"
-            raise ValueError(msg)
-        # No length is negative, so the last sum is the largest. Nearly always the widths alone show
-        # that it fits, without adding.
-        is_short = length * (base + (1 << 8 * width) - 1) <= MAX_LENGTH
-        if not is_short:
-            total = length * base + int(codes.sum(dtype=np.int64))
+        self, widths: Sequence[int], bases: Sequence[int], runs: _Runs
+    ) -> tuple[pa.Buffer, _Runs]:
+        """Return the offsets of what is wanted, and what is inside of that."""
+        whole = _Runs.of([(length, 0, length) for length, _, _ in runs.rows])
+        lengths = [codes for codes, _ in self._codes(widths, whole, _OFFSET)]
+        most = 0
+        for codes, width, base in zip(lengths, widths, bases, strict=True):
+            most += len(codes) * (base + (1 << 8 * width) - 1)
+            # Also of no lengths: the base must fit into 32 bits.
+            if not 0 <= base <= MAX_LENGTH or len(codes) * base > MAX_LENGTH:
+                msg = f"{len(codes)} lengths of {width} bytes, of {base} or more"
+                raise ValueError(msg)
+        # Nearly always the widths alone show that they fit together, without adding.
+        if most > MAX_LENGTH:
+            each = zip(lengths, bases, strict=True)
+            total = sum(len(codes) * base + int(codes.sum(dtype=np.int64)) for codes, base in each)
             if total > MAX_LENGTH:
                 msg = f"lengths add up to {total}"
                 raise ValueError(msg)
-        before = after = 0
-        if end - first < length:
-            before = first * base + int(codes[:first].sum(dtype=np.int64))
-            after = (length - end) * base + int(codes[end:].sum(dtype=np.int64))
-            codes = codes[first:end]
-        offsets = np.empty(end - first + 1, "<i4")
+        offsets = np.empty(runs.edges[-1] + 1, _OFFSET)
         offsets[0] = 0
-        ends = offsets[1:]
-        if base:
-            np.add(codes, base, out=ends, dtype="<i4", casting="unsafe")
-        np.add.accumulate(ends if base else codes, 0, "<i4", ends)
-        stop = before + int(offsets[-1])
-        return pa.py_buffer(offsets), stop + after, before, stop
+        sizes = offsets[1:]
+        around = []
+        for chunk, (codes, base, (length, first, end)) in enumerate(
+            zip(lengths, bases, runs.rows, strict=True)
+        ):
+            before = after = 0
+            if end - first < length:
+                before = first * base + int(codes[:first].sum(dtype=np.int64))
+                after = (length - end) * base + int(codes[end:].sum(dtype=np.int64))
+            around.append((before, after))
+            into = sizes[runs.edges[chunk] : runs.edges[chunk + 1]]
+            np.add(codes[first:end], base, out=into, dtype=_OFFSET, casting="unsafe")
+        np.add.accumulate(sizes, 0, _OFFSET, sizes)
+        # No length is negative, so the last sum is the largest.
+        ends = offsets[runs.edges].tolist()
+        inside = [
+            (before + stop - start + after, before, before + stop - start)
+            for (before, after), (start, stop) in zip(around, pairwise(ends), strict=True)
+        ]
+        return pa.py_buffer(offsets), _Runs.of(inside)
 
 
+_FLOAT, _OFFSET = np.dtype("<f8"), np.dtype("<i4")
 _UNSIGNED = {width: np.dtype(f"<u{width}") for width in WIDTHS}
-
-
-def _decimals(codes: npt.NDArray[Any], base: int, offset: np.unsignedinteger) -> pa.Buffer:
-    """64-bit values as 128-bit decimals."""
-    words = np.empty((len(codes), 2), "<u8")
-    low = words[:, 0]
-    if offset:
-        np.add(codes, offset, out=low)
-    else:
-        low[:] = codes
-    if 0 <= base < 1 << 62 and codes.itemsize < 8:
-        words[:, 1] = 0  # none is negative
-    else:
-        np.right_shift(low.view("<i8"), 63, out=words[:, 1].view("<i8"))
-    return pa.py_buffer(words)

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import zlib
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
-from itertools import pairwise
+from itertools import groupby, pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
-from arrow_format.arrays.batches import Rows, copied
-from arrow_format.arrays.buffers import to_arrow
-from arrow_format.arrays.selection import take, take_runs
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
-from arrow_format.format.chunk_codec import EncodedChunk, batch_of, check_frame
+from arrow_format.format.chunk_codec import EncodedChunk, StoredChunk, check_frame
 from arrow_format.format.chunk_table import FRAMES, Encoding
-from arrow_format.format.regions import RegionKind
 from arrow_format.read.buffer_pool import ReadBufferPool
 from arrow_format.read.partitioned_file import IndexPart
 from arrow_format.read.plan import ChunkRead, plan_chunks, with_frames
@@ -28,25 +21,16 @@ from arrow_format.read.scheduler import ADVICE, ReadScheduler
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from arrow_format.filters.row_filter import RowFilter
-    from arrow_format.format.chunk_codec import ChunkDecoder, OpenChunk
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from arrow_format.format.chunk_codec import ChunkDecoder
     from arrow_format.format.chunk_table import ChunkPlaces
     from arrow_format.format.evolved_chunks import ChunkDecoders
-    from arrow_format.model import Int32Array, Int64Array
+    from arrow_format.model import Int64Array
     from arrow_format.read.partitioned_file import PartitionedFileReader, UnfinishedFile
 
 READ_AHEAD_BYTES = 8 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Tested:
-    """A filter on decoded columns."""
-
-    where: RowFilter
-    positions: tuple[int, ...]
-    """Of the filter's columns in the decoder's schema."""
-    num_wanted: int
-    """Columns of that schema to be delivered: the first ones."""
 
 
 class ChunkReader:
@@ -76,7 +60,7 @@ class ChunkReader:
         self.path = index.file.data_path
         self.order = order
         self._wanted = wanted
-        self._decoder = decoder
+        self.decoder = decoder
         self._read_ahead_bytes = read_ahead_bytes
         self._known_places: dict[tuple[int, int], ChunkPlaces] = {}
         """Of chunks that were planned and not decoded yet, by part and number."""
@@ -94,7 +78,7 @@ class ChunkReader:
     @property
     def added_row_bytes(self) -> int:
         """Bytes by which a decoded row is larger than what is stored of it, at least."""
-        return self._decoder.added_row_bytes
+        return self.decoder.added_row_bytes
 
     @property
     def described(self) -> str:
@@ -127,27 +111,20 @@ class ChunkReader:
         for chunk, stored in self.fetched(plan):
             yield chunk, self.decode(chunk, stored)
 
-    def decode(
-        self, chunk: ChunkRead, stored: pa.Buffer, rows: tuple[int, int | None] = (0, None)
-    ) -> pa.RecordBatch:
-        """Return ``rows`` of a chunk, ``[first, end)``, from its stored bytes; all by default."""
+    def decode(self, chunk: ChunkRead, stored: pa.Buffer) -> pa.RecordBatch:
+        """Return all rows of a chunk from its stored bytes."""
         with self.located(chunk):
             places = self._places(chunk)
-            first, end = rows[0], places.num_rows if rows[1] is None else rows[1]
-            return self._decoder.decode(stored, places, (first, end))
+            return self.decoder.decode([StoredChunk(stored, places, (0, places.num_rows))])
 
-    def decode_wanted(self, chunk: ChunkRead, stored: pa.Buffer) -> pa.RecordBatch:
-        """Return the rows that are wanted of a chunk; they keep no others in memory."""
-        return self.decode(chunk, stored, (chunk.first_row, chunk.end_row))
-
-    def open_chunk(self, chunk: ChunkRead, stored: pa.Buffer) -> OpenChunk:
-        """Return the rows that are wanted of a chunk, with no column decoded.
-
-        Its positions are those of the decoder's schema. Decode columns within :meth:`located`.
-        """
+    def to_decode(
+        self, chunk: ChunkRead, stored: pa.Buffer, *, to_its_end: bool = False
+    ) -> StoredChunk:
+        """Return a chunk with the rows wanted of it; ``to_its_end`` those behind them too."""
         with self.located(chunk):
-            rows = chunk.first_row, chunk.end_row
-            return self._decoder.open_chunk(stored, self._places(chunk), rows)
+            places = self._places(chunk)
+        end = places.num_rows if to_its_end else chunk.end_row
+        return StoredChunk(stored, places, (chunk.first_row, end))
 
     @contextmanager
     def located(self, chunk: ChunkRead) -> Iterator[None]:
@@ -163,26 +140,34 @@ class ChunkReader:
 
         Those have the columns that are decoded, and ``also`` others of the file, by position.
         """
-        columns = self._decoder.columns
+        columns = self.decoder.columns
         columns = [*columns, *(column for column in also if column not in columns)]
-        if len(columns) == len(self._decoder.stored):
+        if len(columns) == len(self.decoder.stored):
             return chunks
-        return (self._with_frames(chunk, columns) for chunk in chunks)
+        return self._with_frames(chunks, columns)
 
-    def _with_frames(self, chunk: ChunkRead, columns: Sequence[int]) -> ChunkRead:
-        places = self.index.regions[chunk.part].chunks.places(chunk.chunk, columns)
-        if places.encoding != FRAMES:
-            return chunk
-        if len(columns) == len(self._decoder.columns):
-            self._known_places[chunk.part, chunk.chunk] = places
-        frames = [frame[:3] for frame in places.frames]
-        return with_frames(chunk, frames, self.storage.gap_bytes)
+    def _with_frames(
+        self, chunks: Iterable[ChunkRead], columns: Sequence[int]
+    ) -> Iterator[ChunkRead]:
+        is_known = len(columns) == len(self.decoder.columns)
+        for part, of_part in groupby(chunks, attrgetter("part")):
+            adjacent = [*of_part]
+            table = self.index.regions[part].chunks
+            found = table.places([chunk.chunk for chunk in adjacent], columns)
+            for chunk, places in zip(adjacent, found, strict=True):
+                if places.encoding != FRAMES:
+                    yield chunk
+                    continue
+                if is_known:
+                    self._known_places[part, chunk.chunk] = places
+                frames = [frame[:3] for frame in places.frames]
+                yield with_frames(chunk, frames, self.storage.gap_bytes)
 
     def _places(self, chunk: ChunkRead) -> ChunkPlaces:
         places = self._known_places.pop((chunk.part, chunk.chunk), None)
         if places is None:
             table = self.index.regions[chunk.part].chunks
-            places = table.places(chunk.chunk, self._decoder.columns)
+            (places,) = table.places([chunk.chunk], self.decoder.columns)
         return places.in_fetched(chunk.frames)
 
     def raw_bytes(self, chunk: ChunkRead) -> int:
@@ -196,142 +181,24 @@ class ChunkReader:
         """Whether a chunk is a plain Arrow message, whose columns may be views of what was read."""
         return int(self.index.regions[chunk.part].chunks.encoding[chunk.chunk]) == Encoding.IPC
 
-    def rows_of(
-        self,
-        chunk: ChunkRead,
-        batch: pa.RecordBatch,
-        first: int,
-        end: int,
-        *,
-        batch_start: int = 0,
-        may_keep_chunk: bool = True,
-    ) -> Iterator[Rows]:
-        """Yield the rows that subpartitions ``[first, end)`` want of a decoded chunk.
-
-        ``batch`` has its rows from ``batch_start`` on, those too that a mask took: they are left
-        out here.
-
-        A unicast chunk makes one run, a broadcast chunk one for each subpartition. A run that is
-        less than half of the chunk is copied, so that it does not keep all of it in memory; without
-        ``may_keep_chunk`` every part is.
-        """
-        lo, hi = chunk.first_row, chunk.end_row
-        left = self.rows_left(chunk)
-        if left is not None:
-            if not len(left):
-                return iter(())
-            kept = take_runs(batch, left + lo - batch_start)
-            is_view = left[-1] - left[0] == len(left) - 1
-            kept = copied(kept) if is_view and 2 * len(left) < batch.num_rows else kept
-            return self._runs(chunk, kept, left, first, end)
-        if hi - lo == batch.num_rows:
-            return self._runs(chunk, batch, None, first, end)
-        wanted = batch.slice(lo - batch_start, hi - lo)
-        if 2 * (hi - lo) < batch.num_rows or (not may_keep_chunk and hi - lo < batch.num_rows):
-            wanted = copied(wanted)
-        return self._runs(chunk, wanted, None, first, end)
-
-    def matching_rows_of(
-        self,
-        chunk: ChunkRead,
-        stored: pa.Buffer,
-        first: int,
-        end: int,
-        tested: Tested,
-        *,
-        may_keep_chunk: bool = True,
-    ) -> Iterator[Rows]:
-        """Yield the rows of :meth:`rows_of` that a filter keeps.
-
-        The columns that decide are decoded first, the others only if a row is kept.
-        """
-        batch, rows = self._matching(chunk, stored, tested)
-        if batch is None:
-            return iter(())
-        if len(rows) < batch.num_rows:
-            return self._runs(chunk, take(batch, to_arrow(rows)), rows, first, end)
-        # A few small columns must not pin the whole chunk.
-        if self.is_plain(chunk) and (not may_keep_chunk or 2 * batch.nbytes < stored.size):
-            batch = copied(batch)
-        return self._runs(chunk, batch, None, first, end)
-
-    def _runs(
-        self,
-        chunk: ChunkRead,
-        wanted: pa.RecordBatch,
-        rows: Int64Array | None,
-        first: int,
-        end: int,
-    ) -> Iterator[Rows]:
-        """Yield rows of a chunk with their subpartitions, those of ``[first, end)``.
-
-        ``rows`` are their positions among the rows that are wanted of it; all of these when None.
-        """
-        region = self.index.regions[chunk.part]
-        if region.kind is RegionKind.BROADCAST and end - first > 1:
-            for subpartition in range(first, end):
-                yield Rows(wanted, np.full(wanted.num_rows, subpartition, np.int32))
-            return
-        ids: Int32Array | Callable[[], Int32Array]
-        if end - first == 1:  # as in a lookup, which has little else to do
-            ids = np.full(wanted.num_rows, first, np.int32)
-        else:
-            n = self.index.metadata.num_subpartitions
-            start = int(region.chunks.first_row[chunk.chunk])
-            first_row, end_row = start + chunk.first_row, start + chunk.end_row
-            ids = partial(region.subpartitions_of_rows, first_row, end_row, n)
-            ids = ids if rows is None else ids()[rows]
-        run = [Rows(wanted, ids)]
-        del wanted  # a suspended frame would keep it while its consumer works
-        yield run.pop()
-
-    def rows_left(self, chunk: ChunkRead) -> Int64Array | None:
-        """Return which of the rows wanted of a chunk no mask took, ascending; None: all."""
+    def gone(self, chunk: ChunkRead) -> NDArray[np.bool_] | None:
+        """Return of each row wanted of a chunk whether a mask took it; None: it took none."""
         mask = self.index.mask
         if mask is None:
             return None
         region = self.index.regions[chunk.part]
         start = region.first_row + region.chunk_rows(chunk.chunk)[0]
-        gone = mask.gone(chunk.region, start + chunk.first_row, start + chunk.end_row)
+        return mask.gone(chunk.region, start + chunk.first_row, start + chunk.end_row)
+
+    def rows_left(self, chunk: ChunkRead) -> Int64Array | None:
+        """Return which of the rows wanted of a chunk no mask took, ascending; None: all."""
+        gone = self.gone(chunk)
         return None if gone is None else np.flatnonzero(~gone)
 
     def num_rows_left(self, chunk: ChunkRead) -> int:
         """Return how many of the rows wanted of a chunk no mask took."""
         left = self.rows_left(chunk)
         return chunk.end_row - chunk.first_row if left is None else len(left)
-
-    def _matching(
-        self, chunk: ChunkRead, stored: pa.Buffer, tested: Tested
-    ) -> tuple[pa.RecordBatch | None, Int64Array]:
-        """Return what is wanted of a chunk, and which rows a filter keeps; None if it is none."""
-        opened = self.open_chunk(chunk, stored)
-        with self.located(chunk):
-            deciding = opened.columns(tested.positions)
-            mask = tested.where.mask(deciding, opened.num_rows)
-            rows = np.flatnonzero(mask)
-            left = self.rows_left(chunk)
-            if left is not None:
-                rows = np.intersect1d(rows, left, assume_unique=True)
-            if not len(rows):
-                return None, rows
-            known = dict(zip(tested.positions, deciding, strict=True))
-            others = [i for i in range(tested.num_wanted) if i not in known]
-            known |= zip(others, opened.columns(others), strict=True)
-        columns = [known[i] for i in range(tested.num_wanted)]
-        schema = pa.schema([self._decoder.schema.field(i) for i in range(tested.num_wanted)])
-        return batch_of(columns, schema, opened.num_rows), rows
-
-    def rows(
-        self, first_region: int, end_region: int, first: int, end: int
-    ) -> Iterator[tuple[pa.RecordBatch, Int32Array]]:
-        """Yield the rows of subpartitions ``[first, end)`` from adjacent regions, in file order.
-
-        Each item is the rows of one chunk and the subpartition of each row; see :meth:`rows_of`.
-        """
-        for chunk, batch in self.decoded(self.plan(first_region, end_region, first, end)):
-            parts = self.rows_of(chunk, batch, first, end)
-            del batch  # nor any part: a suspended frame would keep them while its consumer works
-            yield from map(attrgetter("batch", "subpartitions"), parts)
 
     def check(
         self,

@@ -31,6 +31,10 @@ class KeptChunk:
     pinned_bytes: int
     """Bytes of memory that they keep."""
 
+    def behind(self, row: int) -> KeptChunk:
+        """Return the rows from one of them on."""
+        return KeptChunk(self.batch.slice(row), self.first_row + row, self.pinned_bytes)
+
 
 def pinned_bytes(batch: pa.RecordBatch, stored: pa.Buffer, *, is_plain: bool) -> int:
     """Return the bytes of memory that a chunk keeps, decoded from what was read.
@@ -67,17 +71,13 @@ class KeptChunks:
     def keep(self, source: ChunkReader, chunk: ChunkRead, rows: KeptChunk, end: int) -> None:
         """Keep the rows of a chunk behind those wanted of it, if there are any, and space.
 
-        ``rows`` has all of them, and ``end`` is that of the subpartitions wanted.
+        ``end`` is that of the subpartitions wanted.
         """
-        batch = rows.batch
-        first_left = chunk.end_row - rows.first_row
-        num_left = batch.num_rows - first_left
-        if not num_left or end >= self._end or self._num_bytes >= self._max_bytes:
+        if not rows.batch.num_rows or end >= self._end or self._num_bytes >= self._max_bytes:
             return
-        share = num_left / batch.num_rows * batch.get_total_buffer_size()
-        if 2 * share < rows.pinned_bytes:  # a view would pin all of it for a few rows
-            left = copied(batch.slice(first_left))
-            rows = KeptChunk(left, chunk.end_row, left.get_total_buffer_size())
+        if 2 * rows.batch.nbytes < rows.pinned_bytes:  # it would pin all of that for a few rows
+            left = copied(rows.batch)
+            rows = KeptChunk(left, rows.first_row, left.get_total_buffer_size())
         if self._num_bytes + rows.pinned_bytes <= self._max_bytes:
             self._num_bytes += rows.pinned_bytes
             self._kept[source.order, chunk.offset] = rows

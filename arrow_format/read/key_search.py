@@ -9,21 +9,22 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-import pyarrow as pa
 
 from arrow_format.format.evolved_chunks import ChunkDecoders
 from arrow_format.format.regions import RegionKind
 from arrow_format.read.buffer_pool import ReadBufferPool
 from arrow_format.read.chunk_reader import READ_AHEAD_BYTES, ChunkReader
+from arrow_format.read.fetched_chunks import FetchedChunk, decode_run, edges_of, in_runs, pairs_of
 from arrow_format.read.plan import ChunkRead, plan_wanted
 from arrow_format.read.scheduler import ReadScheduler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     from arrow_format.filters.row_filter import RowFilter
@@ -40,7 +41,7 @@ LOOKED_AT_CHUNKS = 256
 eighth of them."""
 
 LOOKED_AT_BYTES = 4 << 20
-"""Of the columns that decide, of the chunks that are compared together."""
+"""Of the columns that decide, that are read together."""
 
 
 @dataclass(slots=True)
@@ -95,11 +96,11 @@ def search(
 
     scheduler = ReadScheduler(ReadBufferPool(READ_AHEAD_BYTES))
     with scheduler.add_reader(planned()) as fetched:
-        for run in _runs(
-            _decoded(fetched, on_bytes), lambda one: (one.source.order, one.chunk.part)
+        for run, batch in _decoded(
+            fetched, lambda one: (one.source.order, one.chunk.part), on_bytes
         ):
             among = partial(keys.among, subpartitions=_subpartitions_of(run, len(keys.wanted)))
-            for (source, chunk, *_), rows in _matching(run, among):
+            for (source, chunk, _), rows in _matching(run, batch, among):
                 matches = by_file.setdefault(source.order, Matches())
                 matches.chunks.setdefault(chunk.region, set()).add(chunk.chunk)
                 left = source.rows_left(chunk)
@@ -136,8 +137,8 @@ def with_matches(
         found: dict[tuple[int, int, int], tuple[int, int]] = {}
         scheduler = ReadScheduler(ReadBufferPool(LOOKED_AT_BYTES), read_ahead=False)
         with scheduler.add_reader(looks.values()) as fetched:
-            for run in _runs(_decoded(fetched), lambda _: None):
-                for one, rows in _matching(run, where.mask):
+            for run, batch in _decoded(fetched):
+                for one, rows in _matching(run, batch, where.mask):
                     place = one.source.order, one.chunk.part, one.chunk.chunk
                     found[place] = int(rows[0]), int(rows[-1]) + 1
         saves = saves and 2 * len(found) <= num_looked
@@ -168,54 +169,30 @@ def _windows(planned: Iterable[Planned]) -> Iterator[list[tuple[ChunkReader, lis
         yield window
 
 
-class _Decoded(NamedTuple):
-    """The rows that are wanted of a chunk."""
-
-    source: ChunkReader
-    chunk: ChunkRead
-    columns: list[pa.Array]
-    num_bytes: int
-
-
 def _decoded(
     fetched: Iterable[tuple[ChunkReader, ChunkRead, pa.Buffer]],
+    of: Callable[[FetchedChunk], object] | None = None,
     on_bytes: Callable[[int], object] | None = None,
-) -> Iterator[_Decoded]:
-    for source, chunk, stored in fetched:
-        batch = source.decode_wanted(chunk, stored)
-        yield _Decoded(source, chunk, batch.columns, batch.nbytes)
+) -> Iterator[tuple[Sequence[FetchedChunk], pa.RecordBatch]]:
+    """Yield chunks that are decoded and compared together; all of a run have the same ``of``."""
+    chunks = (
+        FetchedChunk(source, chunk, source.to_decode(chunk, stored))
+        for source, chunk, stored in fetched
+    )
+    for run in in_runs(chunks, of):
+        yield from decode_run(run)
         if on_bytes is not None:
-            on_bytes(chunk.num_bytes)
-
-
-def _runs(
-    decoded: Iterable[_Decoded], of: Callable[[_Decoded], object]
-) -> Iterator[list[_Decoded]]:
-    """Yield chunks that are compared together: a call for each takes longer than the comparison.
-
-    All of a run have the same ``of``.
-    """
-    run: list[_Decoded] = []
-    num_bytes = 0
-    for one in decoded:
-        if run and (num_bytes >= LOOKED_AT_BYTES or of(one) != of(run[0])):
-            yield run
-            run, num_bytes = [], 0
-        run.append(one)
-        num_bytes += one.num_bytes
-    if run:
-        yield run
+            on_bytes(sum(one.chunk.num_bytes for one in run))
 
 
 def _matching(
-    run: Sequence[_Decoded], mask: Callable[[list[pa.Array]], NDArray[np.bool_]]
-) -> Iterator[tuple[_Decoded, Int64Array]]:
+    run: Sequence[FetchedChunk],
+    batch: pa.RecordBatch,
+    mask: Callable[[list[pa.Array]], NDArray[np.bool_]],
+) -> Iterator[tuple[FetchedChunk, Int64Array]]:
     """Yield the chunks of which a mask takes rows, with these, counted from the first wanted."""
-    together = [
-        pa.concat_arrays(parts) for parts in zip(*(one.columns for one in run), strict=True)
-    ]
-    rows = np.flatnonzero(mask(together))
-    edges = np.cumsum([0, *(len(one.columns[0]) for one in run)])
+    rows = np.flatnonzero(mask(batch.columns))
+    edges = edges_of(pairs_of(run))
     cuts = np.searchsorted(rows, edges).tolist()
     for one, edge, first, end in zip(run, edges.tolist(), cuts, cuts[1:], strict=False):
         if first < end:
@@ -232,7 +209,7 @@ def subpartitions_in(region: Region, chunk: ChunkRead, num_subpartitions: int) -
     )
 
 
-def _subpartitions_of(run: Sequence[_Decoded], num_subpartitions: int) -> Int32Array | None:
+def _subpartitions_of(run: Sequence[FetchedChunk], num_subpartitions: int) -> Int32Array | None:
     """Return the subpartition of each row of chunks of a region; None where that says nothing."""
     index = run[0].source.index
     region = index.regions[run[0].chunk.part]

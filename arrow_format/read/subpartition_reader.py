@@ -8,17 +8,27 @@ from __future__ import annotations
 from bisect import bisect_left
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import groupby, islice
+from functools import partial
+from itertools import chain, groupby, islice, repeat
 from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
+from arrow_format.arrays.batches import copied
 from arrow_format.arrays.stored_types import missing_column
 from arrow_format.concurrency import map_ahead
 from arrow_format.errors import SchemaError
 from arrow_format.format.evolved_chunks import ChunkDecoders
 from arrow_format.log.reader import translate_gone
-from arrow_format.read.chunk_reader import ChunkReader, Tested
+from arrow_format.read.chunk_reader import ChunkReader
+from arrow_format.read.fetched_chunks import (
+    FetchedChunk,
+    Tested,
+    decode_run,
+    decoded_rows,
+    in_runs,
+    rows_of,
+)
 from arrow_format.read.index_cache import IndexCache
 from arrow_format.read.kept_chunks import KeptAside, KeptChunk, KeptChunks, pinned_bytes
 from arrow_format.read.key_search import with_matches
@@ -312,13 +322,17 @@ class SortMergeSubpartitionReader:
             self._translated(),
             self._scheduler.add_reader(aside.left_to_read(plan)) as fetched,
         ):
-            with closing(self._map_ahead(self._decoded, fetched)) as decoded:
-                for source, chunk, rows in decoded:
-                    yield from self._rows_aside(aside.before((source.order, chunk.offset)), kept)
-                    if isinstance(rows, KeptChunk):
-                        rows = self._rows_left(source, chunk, rows, kept)
-                    yield from rows
-                    del rows  # not to be kept while the next chunk is decoded
+            if self._tested is not None:
+                # No chunk that a filter was asked about is kept.
+                yield from self._decoded_rows(fetched)
+                return
+            chunks = self._checked(fetched, to_their_end=kept is not None)
+            with closing(self._map_ahead(decode_run, in_runs(chunks))) as decoded:
+                for parts in decoded:
+                    for run, batch in parts:
+                        found = self._in_order(run, batch, aside, kept)
+                        del run, batch  # not to be kept while their consumer works
+                        yield from found
             yield from self._rows_aside(aside.before(), kept)
 
     def straight(self) -> Iterator[Rows]:
@@ -329,62 +343,96 @@ class SortMergeSubpartitionReader:
         with (
             self._translated(),
             closing(self._scheduler.straight(self._to_read())) as fetched,
-            closing(self._map_ahead(self._decoded_rows, fetched)) as decoded,
         ):
+            yield from self._decoded_rows(fetched)
+
+    def _decoded_rows(self, fetched: Iterable[_Fetched]) -> Iterator[Rows]:
+        """Yield the rows wanted of chunks, of which nothing is kept."""
+        runs = in_runs(self._checked(fetched))
+        rows_of_run = partial(decoded_rows, first=self.first, end=self.end, tested=self._tested)
+        with closing(self._map_ahead(rows_of_run, runs)) as decoded:
             for rows in decoded:
                 yield from rows
 
+    def _checked(
+        self, fetched: Iterable[_Fetched], *, to_their_end: bool = False
+    ) -> Iterator[FetchedChunk]:
+        """Yield chunks with what is wanted of them, once it is known where their rows belong."""
+        for source, chunk, stored in fetched:
+            if self._placement is not None:
+                self._placement.check_stored(source, chunk, stored)
+            part = source.to_decode(chunk, stored, to_its_end=to_their_end)
+            yield FetchedChunk(source, chunk, part)
+
     def _map_ahead(
-        self, function: Callable[[_Fetched], _T], fetched: Iterable[_Fetched]
+        self, function: Callable[[Sequence[FetchedChunk]], _T], runs: Iterable[list[FetchedChunk]]
     ) -> Generator[_T]:
         return map_ahead(
             function,
-            fetched,
+            runs,
             self._threads,
             size_of=_decoding_bytes,
             max_size=self._decoded_bytes,
         )
 
-    def _decoded_rows(self, fetched: _Fetched) -> Iterator[Rows]:
-        """Return the rows wanted of a chunk, of which nothing is kept. Any thread calls it."""
-        source, chunk, stored = fetched
-        if self._placement is not None:
-            self._placement.check_stored(source, chunk, stored)
-        if self._tested is not None:
-            return source.matching_rows_of(chunk, stored, self.first, self.end, self._tested)
-        batch = source.decode_wanted(chunk, stored)
-        return source.rows_of(chunk, batch, self.first, self.end, batch_start=chunk.first_row)
+    def _in_order(
+        self,
+        run: Sequence[FetchedChunk],
+        batch: pa.RecordBatch,
+        aside: KeptAside,
+        kept: KeptChunks | None,
+    ) -> Iterator[Rows]:
+        """Yield the rows wanted of decoded chunks, and between them those that were kept aside.
 
-    def _decoded(
-        self, fetched: _Fetched
-    ) -> tuple[ChunkReader, ChunkRead, KeptChunk | Iterator[Rows]]:
-        """Decode a chunk; with a filter, only the rows that it keeps. Any thread calls it."""
-        source, chunk, stored = fetched
-        if self._tested is not None:
-            return source, chunk, self._decoded_rows(fetched)
-        if self._placement is not None:
-            self._placement.check_stored(source, chunk, stored)
-        # Those behind the wanted ones may be kept for the next reader.
-        end = chunk.end_row if self._kept is None else None
-        batch = source.decode(chunk, stored, (chunk.first_row, end))
-        pinned = pinned_bytes(batch, stored, is_plain=source.is_plain(chunk))
-        return source, chunk, KeptChunk(batch, chunk.first_row, pinned)
+        The rows behind those wanted of a chunk are kept.
+        """
+        source, chunk, part = run[0]
+        pinned = pinned_bytes(batch, part.stored, is_plain=source.is_plain(chunk))
+        # Slices of one batch keep it once.
+        charges = repeat(None) if len(run) == 1 else chain([pinned], repeat(0))
+        segment: list[tuple[ChunkReader, ChunkRead]] = []
+        begin = at = 0
+        for source, chunk, part in run:
+            before = [*aside.before((source.order, chunk.offset))]
+            if before:
+                yield from self._segment(segment, batch.slice(begin, at - begin), charges)
+                yield from self._rows_aside(before, kept)
+                segment = []
+            begin = begin if segment else at
+            segment.append((source, chunk))
+            at += chunk.end_row - chunk.first_row
+            num_behind = part.rows[1] - chunk.end_row
+            if num_behind and kept is not None:
+                yield from self._segment(segment, batch.slice(begin, at - begin), charges)
+                left = KeptChunk(batch.slice(at, num_behind), chunk.end_row, pinned)
+                kept.keep(source, chunk, left, self.end)
+                segment = []
+                at += num_behind
+        yield from self._segment(segment, batch.slice(begin, at - begin), charges)
+
+    def _segment(
+        self,
+        segment: Sequence[tuple[ChunkReader, ChunkRead]],
+        batch: pa.RecordBatch,
+        charges: Iterator[int | None],
+    ) -> Iterator[Rows]:
+        """Yield the rows of adjacent chunks, if there are any, with the bytes that they pin."""
+        for rows in rows_of(segment, batch, self.first, self.end) if segment else ():
+            rows.pinned_bytes = next(charges)
+            yield rows
 
     def _rows_aside(
         self, found: Iterable[tuple[ChunkReader, ChunkRead, KeptChunk]], kept: KeptChunks | None
     ) -> Iterator[Rows]:
         for source, chunk, decoded in found:
-            yield from self._rows_left(source, chunk, decoded, kept)
-
-    def _rows_left(
-        self, source: ChunkReader, chunk: ChunkRead, decoded: KeptChunk, kept: KeptChunks | None
-    ) -> Iterator[Rows]:
-        """Rows wanted of a decoded chunk; those behind them are kept."""
-        if kept is not None:
-            kept.keep(source, chunk, decoded, self.end)
-        return source.rows_of(
-            chunk, decoded.batch, self.first, self.end, batch_start=decoded.first_row
-        )
+            first = chunk.first_row - decoded.first_row
+            num_rows = chunk.end_row - chunk.first_row
+            if kept is not None:
+                kept.keep(source, chunk, decoded.behind(first + num_rows), self.end)
+            wanted = decoded.batch.slice(first, num_rows)
+            if 2 * num_rows < decoded.batch.num_rows:
+                wanted = copied(wanted)
+            yield from rows_of([(source, chunk)], wanted, self.first, self.end)
 
     def _slices(
         self, source: ChunkReader, chunks: Iterable[ChunkRead], slice_bytes: int, row_bytes: int
@@ -397,24 +445,24 @@ class SortMergeSubpartitionReader:
                     ((_, stored),) = self._scheduler.fetch(source, [chunk])
                 if self._placement is not None and first_row == chunk.first_row:
                     self._placement.check_stored(source, chunk, stored)
-                batch = source.decode(chunk, stored)
                 num_rows = chunk.end_row - first_row
-                num_bytes = batch.slice(first_row, num_rows).nbytes + row_bytes * num_rows
+                batch = source.decode(chunk, stored).slice(first_row, num_rows)
+                num_bytes = batch.nbytes + row_bytes * num_rows
                 num_rows = -(-num_rows // max(-(-num_bytes // slice_bytes), 1))
                 part = chunk._replace(first_row=first_row, end_row=first_row + num_rows)
-                if self._tested is None:
-                    rows = source.rows_of(part, batch, self.first, self.end, may_keep_chunk=False)
-                else:
-                    rows = source.matching_rows_of(
-                        part,
-                        stored,
-                        self.first,
-                        self.end,
-                        self._tested,
-                        may_keep_chunk=False,
-                    )
-                del batch, stored  # not to be kept while the consumer works on the rows
-                yield from rows
+                del batch  # its rows are decoded anew, without the others
+                found = decoded_rows(
+                    [FetchedChunk(source, part, source.to_decode(part, stored))],
+                    self.first,
+                    self.end,
+                    self._tested,
+                )
+                del stored
+                for rows in found:
+                    if source.is_plain(chunk):
+                        rows.batch = copied(rows.batch)
+                    yield rows
+                    del rows
                 first_row += num_rows
 
 
@@ -427,10 +475,9 @@ def _plan_regions(
     return plan_ranges(index.regions[first:end], ranges, num_subpartitions, first_region=first)
 
 
-def _decoding_bytes(fetched: _Fetched) -> int:
-    """Estimate the bytes of a chunk while it is decoded: as it is stored, and its rows."""
-    source, chunk, stored = fetched
-    return int(stored.size) + source.raw_bytes(chunk)
+def _decoding_bytes(run: Sequence[FetchedChunk]) -> int:
+    """Estimate the bytes of chunks while they are decoded: as they are stored, and their rows."""
+    return sum(int(one.part.stored.size) + one.source.raw_bytes(one.chunk) for one in run)
 
 
 def _wanted_bytes(source: ChunkReader, chunks: Sequence[ChunkRead], row_bytes: int) -> list[int]:

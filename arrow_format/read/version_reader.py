@@ -186,7 +186,9 @@ class VersionReader:
             del held, run
         ranges = [(first, end)] if selection is None else selection.ranges(first, end)
         for subpartition in chain.from_iterable(starmap(range, ranges)):
-            yield from reader(subpartition, subpartition + 1, columns)
+            of_one = reader(subpartition, subpartition + 1, columns)
+            # Rows of one are in order as they lie in the files.
+            yield from of_one.straight() if kept is None else of_one
 
     def straight(
         self, asked: list[int] | None, columns: Sequence[str] | None, selection: Selection | None

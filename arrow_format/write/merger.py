@@ -31,6 +31,7 @@ from arrow_format.format.ipc import byte_schema
 from arrow_format.format.regions import RegionKind
 from arrow_format.keys.spark_order import key_codes
 from arrow_format.read.chunk_reader import ChunkReader
+from arrow_format.read.fetched_chunks import read_rows
 from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.open import ObjectNotFoundError
 from arrow_format.write.merge_policy import MAX_FAN_IN
@@ -363,7 +364,9 @@ def subpartition_at_ends(
         for number, region in enumerate(file.regions):
             if region.kind is RegionKind.UNICAST:
                 batches = []
-                for batch, _ in chunks.rows(number, number + 1, subpartition, subpartition + 1):
+                for batch, _ in read_rows(
+                    chunks, number, number + 1, subpartition, subpartition + 1
+                ):
                     # A value inside of a list may take no byte; the bound limits their number too.
                     num_bytes += batch.nbytes + most_items(batch)
                     if num_bytes > max_bytes:

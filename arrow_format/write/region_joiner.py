@@ -18,6 +18,7 @@ from arrow_format.format.evolved_chunks import ChunkDecoders
 from arrow_format.format.totals import arrow_bytes
 from arrow_format.keys.merge_runs import merge_sorted
 from arrow_format.read.chunk_reader import READ_AHEAD_BYTES, ChunkReader
+from arrow_format.read.fetched_chunks import read_rows
 from arrow_format.write.clustering import SPLIT_CHUNK_BYTES, Clustering
 from arrow_format.write.rewrite_plan import plan_ranges
 from arrow_format.write.sort_buffer import SortBuffer
@@ -117,7 +118,7 @@ class RegionJoiner:
         """Return the rows of a range as one part; no part when they do not fit into memory."""
         buffer = self._buffer()
         for piece in self._slices:
-            for batch, ids in self._reader(piece).rows(piece.first, piece.end, first, end):
+            for batch, ids in read_rows(self._reader(piece), piece.first, piece.end, first, end):
                 if not buffer.append(batch, ids):
                     return []
         buffer.finish()
@@ -136,14 +137,18 @@ class RegionJoiner:
         sort_by = self._metadata.sort_by
         if not sort_by:
             rows = (
-                self._reader(piece).rows(piece.first, piece.end, subpartition, subpartition + 1)
+                read_rows(
+                    self._reader(piece), piece.first, piece.end, subpartition, subpartition + 1
+                )
                 for piece in self._slices
             )
             return _batches(chain.from_iterable(rows))
         ahead = min(self._budget_bytes // len(self._regions), READ_AHEAD_BYTES)
         return merge_sorted(
             [
-                _batches(self._reader(piece, ahead).rows(i, i + 1, subpartition, subpartition + 1))
+                _batches(
+                    read_rows(self._reader(piece, ahead), i, i + 1, subpartition, subpartition + 1)
+                )
                 for piece in self._slices
                 for i in range(piece.first, piece.end)
             ],

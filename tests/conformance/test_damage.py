@@ -543,7 +543,7 @@ def test_damage_is_noticed_by_a_merge_and_nothing_is_lost(tmp_path):
 def test_a_file_that_vanishes_under_a_reader(tmp_path):
     """What is open stays readable; what is not is missed with its name, and a retry works."""
     path = tmp_path / "s"
-    plain(path)
+    uncompressed(path)  # of which each chunk comes by itself
     whole = everything(path)
     runs = iter(open_shuffle(path).reader(0, N))
     found = [next(runs)]

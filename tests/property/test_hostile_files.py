@@ -630,9 +630,11 @@ def test_packed_bombs_are_refused_before_anything_is_made(type_, nodes):
     packed = b"".join(NODE.pack(0, width, 0, base) for width, base in nodes)
     gc.collect()  # what earlier tests left is not freed meanwhile
     before = pa.total_allocated_bytes()
-    sections = [(0, pa.py_buffer(packed), 0, len(packed))]
+    sections = [(0, [(0, len(packed))])]
     with little_memory(), pytest.raises(ValueError, match=r"width 0|values"):
-        Unpacker(pa.schema([("c", type_)])).unpack(sections, num_rows)
+        Unpacker(pa.schema([("c", type_)])).unpack(
+            pa.py_buffer(packed), sections, [(num_rows, 0, num_rows)]
+        )
     assert pa.total_allocated_bytes() == before
 
 
@@ -650,7 +652,8 @@ def test_a_row_of_many_equal_items_is_no_bomb(array):
     batch = pa.record_batch([array], names=["c"])
     assert batch.nbytes > 8 << 20
     (packed,) = PackedRows(batch).columns(0, 1)
-    (found,) = Unpacker(batch.schema).unpack([(0, pa.py_buffer(packed), 0, len(packed))], 1)
+    sections = [(0, [(0, len(packed))])]
+    (found,) = Unpacker(batch.schema).unpack(pa.py_buffer(packed), sections, [(1, 0, 1)])
     assert found.equals(array)
 
 

@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 
 from arrow_format.arrays.stored_types import data_schema, normalise
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
-from arrow_format.format.chunk_codec import ChunkDecoder, EncodedChunk, FrameEncoder, message_frames
+from arrow_format.format.chunk_codec import (
+    ChunkDecoder,
+    EncodedChunk,
+    FrameEncoder,
+    StoredChunk,
+    message_frames,
+)
 from arrow_format.format.chunk_table import ChunkFrames, Encoding
 from arrow_format.format.packed_encoder import PackedRows
 from tests.support.chunks import decoded, places_of
@@ -73,7 +79,8 @@ def test_a_chunk_that_does_not_shrink_grows_by_little():
 def opened(chunk, rows, schema, columns=None):
     stored = pa.py_buffer(chunk.payload)
     decoder = ChunkDecoder(schema, columns)
-    return decoder.open_chunk(stored, places_of(chunk.frames, decoder.columns, rows))
+    places = places_of(chunk.frames, decoder.columns, rows)
+    return decoder.open([StoredChunk(stored, places, (0, rows))])
 
 
 @FORMS
@@ -152,7 +159,7 @@ def test_decoding_some_rows_is_decoding_all_and_slicing(frames, data):
         payload = pa.py_buffer(chunk.payload)
         expected = decode(chunk, num_rows, schema).slice(first, end - first)
         places = places_of(chunk.frames, range(len(schema)), num_rows)
-        found = ChunkDecoder(schema).decode(payload, places, (first, end))
+        found = ChunkDecoder(schema).decode([StoredChunk(payload, places, (first, end))])
         found.validate(full=True)
         assert found.schema.equals(expected.schema)
         assert found.num_rows == end - first
@@ -174,7 +181,7 @@ def test_rows_that_are_not_wanted_are_not_kept_in_memory(frames):
     chunk = encoded(batch, frames=frames)
     payload = pa.py_buffer(chunk.payload)
     places = places_of(chunk.frames, range(batch.num_columns), 4_000)
-    found = ChunkDecoder(batch.schema).decode(payload, places, (1_001, 1_009))
+    found = ChunkDecoder(batch.schema).decode([StoredChunk(payload, places, (1_001, 1_009))])
     assert found.equals(batch.slice(1_001, 8))
     for column in found.columns:
         for buffer in column.buffers():

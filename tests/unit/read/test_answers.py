@@ -50,13 +50,13 @@ def shuffle(tmp_path):
 def decoded(monkeypatch):
     """The rows of the chunks that are decoded from here on."""
     found = []
-    real = ChunkDecoder.open_chunk
+    real = ChunkDecoder.open
 
-    def open_chunk(self, stored, places, *rows):
-        found.append(places.num_rows)
-        return real(self, stored, places, *rows)
+    def open_chunks(self, chunks):
+        found.extend(chunk.places.num_rows for chunk in chunks)
+        return real(self, chunks)
 
-    monkeypatch.setattr(ChunkDecoder, "open_chunk", open_chunk)
+    monkeypatch.setattr(ChunkDecoder, "open", open_chunks)
     return found
 
 

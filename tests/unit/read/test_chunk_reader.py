@@ -6,6 +6,7 @@ from arrow_format.errors import CorruptShuffleError
 from arrow_format.format.chunk_codec import ChunkDecoder
 from arrow_format.options import WriteOptions
 from arrow_format.read.chunk_reader import ChunkReader
+from arrow_format.read.fetched_chunks import FetchedChunk, open_run
 from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.open import open_storage
 from tests.support.small_shuffles import SCHEMA, write_file
@@ -19,7 +20,7 @@ def test_an_open_chunk_is_verified_and_its_errors_say_which_it_is(tmp_path, code
     source = ChunkReader(PartitionedFileReader(storage, file), ChunkDecoder(SCHEMA, [1]))
     ((chunk, batch),) = source.decoded(source.plan(0, 1))
     (stored,) = storage.get_ranges(source.path, [(chunk.offset, chunk.length)])
-    opened = source.open_chunk(chunk, stored)
+    opened = open_run([FetchedChunk(source, chunk, source.to_decode(chunk, stored))])
     with source.located(chunk):
         (column,) = opened.columns([0])
     assert opened.schema.equals(batch.schema)

@@ -51,8 +51,13 @@ def _only_file(output):
     return file
 
 
-def _runs(reader):
-    return [(rows.batch.to_pylist(), rows.subpartitions.tolist()) for rows in reader]
+def _rows(reader):
+    """Rows with their subpartitions, in their order."""
+    return [
+        row
+        for rows in reader
+        for row in zip(rows.batch.to_pylist(), rows.subpartitions.tolist(), strict=True)
+    ]
 
 
 def _num_chunks(shuffle):
@@ -63,13 +68,13 @@ def _num_chunks(shuffle):
 def decodes(monkeypatch):
     """How often each chunk is decoded."""
     counts = Counter()
-    decode = ChunkReader.decode
+    to_decode = ChunkReader.to_decode
 
-    def counted(self, chunk, stored, rows):
+    def counted(self, chunk, stored, **how):
         counts[self.order, chunk.offset] += 1
-        return decode(self, chunk, stored, rows)
+        return to_decode(self, chunk, stored, **how)
 
-    monkeypatch.setattr(ChunkReader, "decode", counted)
+    monkeypatch.setattr(ChunkReader, "to_decode", counted)
     return counts
 
 
@@ -84,7 +89,7 @@ def test_rows_are_the_same(shuffle, cuts, skipped, max_bytes):
     kept = KeptChunks(max_bytes, N)
     for first, end in groups:
         reader = shuffle._reader.reader(first, end, kept=kept)
-        assert _runs(reader) == _runs(shuffle.reader(first, end))
+        assert _rows(reader) == _rows(shuffle.reader(first, end))
 
 
 def test_a_chunk_is_decoded_once(shuffle, decodes):

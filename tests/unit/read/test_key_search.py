@@ -7,8 +7,7 @@ import pytest
 
 from arrow_format import WriteOptions, delete_rows, merge_shuffle, open_shuffle, write_shuffle
 from arrow_format.read import key_search
-from arrow_format.read.open_files import OpenFiles
-from arrow_format.storage.local import PosixStorage
+from arrow_format.storage.local import PosixReader, PosixStorage
 
 ROWS, N = 6_000, 7
 OPTIONS = WriteOptions(sync=False, chunk_bytes=1 << 14, sort_buffer_bytes=1 << 20)
@@ -40,15 +39,16 @@ def path(request, tmp_path_factory):
 
 @pytest.fixture
 def read(monkeypatch):
-    """Return the bytes of each read."""
+    """Return the bytes of each read of data."""
     lengths = []
-    real = OpenFiles.read
+    real = PosixReader.get_ranges
 
-    def counted(self, file, ranges):
-        lengths.extend(length for _, length in ranges)
-        return real(self, file, ranges)
+    def counted(self, ranges):
+        if self._path.endswith(".data"):
+            lengths.extend(length for _, length in ranges)
+        return real(self, ranges)
 
-    monkeypatch.setattr(OpenFiles, "read", counted)
+    monkeypatch.setattr(PosixReader, "get_ranges", counted)
     return lengths
 
 

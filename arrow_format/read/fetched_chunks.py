@@ -1,0 +1,329 @@
+"""Chunks that were fetched, decoded several at a time, and the rows that are wanted of them.
+
+A chunk has some thousand rows: to decode each by itself takes longer to call than to decode.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from arrow_format.arrays.batches import Rows, copied
+from arrow_format.arrays.buffers import to_arrow
+from arrow_format.arrays.selection import take, take_runs
+from arrow_format.errors import CorruptShuffleError, FormatVersionError
+from arrow_format.format.chunk_codec import batch_of
+from arrow_format.format.chunk_table import FRAMES
+from arrow_format.format.regions import RegionKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from arrow_format.filters.row_filter import RowFilter
+    from arrow_format.format.chunk_codec import ChunkDecoder, OpenChunks, StoredChunk
+    from arrow_format.model import Int32Array, Int64Array
+    from arrow_format.read.chunk_reader import ChunkReader
+    from arrow_format.read.plan import ChunkRead
+
+_T = TypeVar("_T")
+
+MAX_RUN_BYTES = 2 << 20
+"""Packed bytes of chunks that are decoded together, of which each becomes 16 at most."""
+
+FIRST_RUN_BYTES = 128 << 10
+"""Those of the first ones: who looks at a few rows waits for no more. Each run may have twice as
+many as the one before."""
+
+MAX_RUN_ROWS = 128 << 10
+
+
+class FetchedChunk(NamedTuple):
+    """A chunk as it was fetched, and what is wanted of it."""
+
+    source: ChunkReader
+    chunk: ChunkRead
+    part: StoredChunk
+
+    @property
+    def can_be_joined(self) -> bool:
+        """Whether it can be decoded together with others.
+
+        A message is a view of its bytes, and what is broadcast comes for each subpartition.
+        """
+        region = self.source.index.regions[self.chunk.part]
+        return self.part.places.encoding == FRAMES and region.kind is RegionKind.UNICAST
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of its columns before compression."""
+        return sum(frame.raw_length for frame in self.part.places.frames)
+
+
+@dataclass(frozen=True, slots=True)
+class Tested:
+    """A filter on decoded columns."""
+
+    where: RowFilter
+    positions: tuple[int, ...]
+    """Of the filter's columns in the decoder's schema."""
+    num_wanted: int
+    """Columns of that schema to be delivered: the first ones."""
+
+
+def read_rows(
+    source: ChunkReader, first_region: int, end_region: int, first: int, end: int
+) -> Iterator[tuple[pa.RecordBatch, Int32Array]]:
+    """Yield the rows of subpartitions ``[first, end)`` from adjacent regions, in file order.
+
+    Each item is the rows of some chunks and the subpartition of each row.
+    """
+    plan = source.plan(first_region, end_region, first, end)
+    chunks = (
+        FetchedChunk(source, chunk, source.to_decode(chunk, stored))
+        for chunk, stored in source.fetched(plan)
+    )
+    for run in in_runs(chunks):
+        found = decoded_rows(run, first, end)
+        del run  # a suspended frame would keep it while its consumer works
+        yield from map(attrgetter("batch", "subpartitions"), found)
+
+
+def in_runs(
+    fetched: Iterable[FetchedChunk], of: Callable[[FetchedChunk], object] | None = None
+) -> Iterator[list[FetchedChunk]]:
+    """Yield chunks in runs of those that are decoded together, in their order.
+
+    All of a run have one decoder, and the same ``of``.
+    """
+    run: list[FetchedChunk] = []
+    decoder: ChunkDecoder | None = None
+    most, num_bytes, num_rows = FIRST_RUN_BYTES, 0, 0
+    for one in fetched:
+        of_chunk = one.packed_bytes
+        num_bytes += of_chunk
+        first, end = one.part.rows
+        num_rows += end - first
+        is_apart = one.source.decoder is not decoder or not one.can_be_joined
+        is_apart = is_apart or (of is not None and of(one) != of(run[0]))
+        if run and (is_apart or num_bytes > most or num_rows > MAX_RUN_ROWS):
+            yield run
+            most = min(2 * most, MAX_RUN_BYTES)
+            run, num_bytes, num_rows = [], of_chunk, end - first
+        decoder = one.source.decoder if one.can_be_joined else None
+        run.append(one)
+    if run:
+        yield run
+
+
+def open_run(run: Sequence[FetchedChunk]) -> OpenChunks:
+    """Return chunks with no column decoded; raises as :meth:`ChunkDecoder.open`."""
+    return run[0].source.decoder.open([one.part for one in run])
+
+
+def decode_run(
+    run: Sequence[FetchedChunk],
+) -> list[tuple[Sequence[FetchedChunk], pa.RecordBatch]]:
+    """Return the rows wanted of chunks, of all together or of each; errors say which it is."""
+    return [*located_in(_decoded, run)]
+
+
+def _decoded(run: Sequence[FetchedChunk]) -> pa.RecordBatch:
+    return run[0].source.decoder.decode([one.part for one in run])
+
+
+def pairs_of(run: Sequence[FetchedChunk]) -> list[tuple[ChunkReader, ChunkRead]]:
+    """Return chunks without what was fetched of them."""
+    return [(source, chunk) for source, chunk, _ in run]
+
+
+def located_in(
+    function: Callable[[Sequence[FetchedChunk]], _T], run: Sequence[FetchedChunk]
+) -> Iterator[tuple[Sequence[FetchedChunk], _T]]:
+    """Yield what a function makes of chunks together, once.
+
+    Where it raises an error, it is called for each alone, so that the error says which it is.
+    """
+    try:
+        if len(run) == 1:
+            with run[0].source.located(run[0].chunk):
+                result = function(run)
+        else:
+            result = function(run)
+    except (CorruptShuffleError, FormatVersionError):
+        if len(run) == 1:
+            raise
+    else:
+        yield run, result
+        return
+    for one in run:
+        yield from located_in(function, [one])
+
+
+def rows_of(
+    run: Sequence[tuple[ChunkReader, ChunkRead]], batch: pa.RecordBatch, first: int, end: int
+) -> Iterator[Rows]:
+    """Yield the rows that subpartitions ``[first, end)`` want of chunks, with these.
+
+    ``batch`` has all that are wanted of the chunks, those too that a mask took: they are left out
+    here. A broadcast chunk makes one run of rows for each subpartition; others one for all.
+    """
+    rows = _left(run, batch.num_rows)
+    if rows is not None:
+        if not len(rows):
+            return
+        is_view = int(rows[-1] - rows[0]) == len(rows) - 1
+        kept = take_runs(batch, rows)
+        batch = copied(kept) if is_view and 2 * len(rows) < batch.num_rows else kept
+    yield from _with_subpartitions(run, batch, rows, first, end)
+
+
+def decoded_rows(
+    run: Sequence[FetchedChunk], first: int, end: int, tested: Tested | None = None
+) -> Iterator[Rows]:
+    """Return the rows that subpartitions ``[first, end)`` want of chunks, and a filter keeps.
+
+    All is verified and decoded when it returns; of a filter the columns that decide first, the
+    others only of chunks with a row that is kept.
+    """
+    if tested is None:
+        return chain.from_iterable(
+            [rows_of(pairs_of(part), batch, first, end) for part, batch in decode_run(run)]
+        )
+    return chain.from_iterable(
+        [
+            _with_subpartitions(pairs_of(part), batch, rows, first, end)
+            for part, (batch, rows) in located_in(partial(_matching, tested=tested), run)
+            if len(rows)
+        ]
+    )
+
+
+def _matching(run: Sequence[FetchedChunk], tested: Tested) -> tuple[pa.RecordBatch, Int64Array]:
+    """Return the rows that a filter keeps, and their positions among those wanted."""
+    chunks = open_run(run)
+    deciding = chunks.columns(tested.positions)
+    mask = tested.where.mask(deciding, chunks.num_rows)
+    left = _left(pairs_of(run), chunks.num_rows)
+    rows = np.flatnonzero(mask)
+    if left is not None:
+        rows = np.intersect1d(rows, left, assume_unique=True)
+    schema = pa.schema([chunks.schema.field(i) for i in range(tested.num_wanted)])
+    if not len(rows):
+        return batch_of([pa.nulls(0, field.type) for field in schema], schema, 0), rows
+    known = {
+        i: column
+        for i, column in zip(tested.positions, deciding, strict=True)
+        if i < tested.num_wanted
+    }
+    others = [i for i in range(tested.num_wanted) if i not in known]
+    taken = _taken([*known.values()], rows)
+    narrowed, shifted = (run, rows) if not others else _narrowed(run, rows)
+    if others:
+        is_same = len(narrowed) == len(run) and len(rows) == chunks.num_rows
+        source = chunks if is_same else open_run(narrowed)
+        taken += _taken(source.columns(others), shifted)
+    columns = dict(zip([*known, *others], taken, strict=True))
+    batch = batch_of([columns[i] for i in range(tested.num_wanted)], schema, len(rows))
+    stored = run[0].part.stored
+    if len(run) == 1 and len(rows) == chunks.num_rows and 2 * batch.nbytes < stored.size:
+        batch = copied(batch)  # views of a message: a few small columns must not pin all of it
+    return batch, rows
+
+
+def _taken(columns: Sequence[pa.Array], rows: Int64Array) -> list[pa.Array]:
+    """Return the rows of columns at ascending positions."""
+    if not columns or len(rows) == len(columns[0]):
+        return [*columns]
+    names = [str(i) for i in range(len(columns))]
+    batch = pa.RecordBatch.from_arrays([*columns], names=names)
+    return take(batch, to_arrow(rows)).columns  # type: ignore[no-any-return]
+
+
+def _narrowed(
+    run: Sequence[FetchedChunk], rows: Int64Array
+) -> tuple[list[FetchedChunk], Int64Array]:
+    """Return the chunks that have some of the rows wanted, each with the fewest adjacent ones.
+
+    Also where the rows are then.
+    """
+    edges = edges_of(pairs_of(run))
+    cuts = np.searchsorted(rows, edges)
+    found: list[FetchedChunk] = []
+    shifts, num_rows = [], 0
+    for one, edge, first, end in zip(
+        run, edges.tolist(), cuts.tolist(), cuts[1:].tolist(), strict=False
+    ):
+        if first < end:
+            begin, stop = int(rows[first]), int(rows[end - 1]) + 1
+            origin = one.part.rows[0] - edge
+            part = one.part._replace(rows=(origin + begin, origin + stop))
+            found.append(one._replace(part=part))
+            shifts.append(begin - num_rows)
+            num_rows += stop - begin
+    sizes = np.diff(cuts)
+    return found, rows - np.repeat(shifts, sizes[sizes > 0])
+
+
+def edges_of(run: Sequence[tuple[ChunkReader, ChunkRead]]) -> Int64Array:
+    """Return where the rows wanted of each chunk begin among those of all, then their number."""
+    return np.cumsum([0, *(chunk.end_row - chunk.first_row for _, chunk in run)])
+
+
+def _left(run: Sequence[tuple[ChunkReader, ChunkRead]], num_rows: int) -> Int64Array | None:
+    """Return which of the rows wanted of chunks no mask took, ascending; None: all."""
+    gone = [source.gone(chunk) for source, chunk in run]
+    if all(rows is None for rows in gone):
+        return None
+    is_left = np.ones(num_rows, np.bool_)
+    for edge, rows in zip(edges_of(run).tolist(), gone, strict=False):
+        if rows is not None:
+            np.logical_not(rows, out=is_left[edge : edge + len(rows)])
+    return np.flatnonzero(is_left)
+
+
+def _with_subpartitions(
+    run: Sequence[tuple[ChunkReader, ChunkRead]],
+    batch: pa.RecordBatch,
+    rows: Int64Array | None,
+    first: int,
+    end: int,
+) -> Iterator[Rows]:
+    """Yield rows of chunks with their subpartitions, those of ``[first, end)``.
+
+    ``rows`` are their positions among the rows that are wanted of them; all of these when None.
+    """
+    source, chunk = run[0]
+    ids: Int32Array | Callable[[], Int32Array]
+    if end - first == 1:  # as in a lookup, which has little else to do
+        ids = np.full(batch.num_rows, first, np.int32)
+    elif source.index.regions[chunk.part].kind is RegionKind.BROADCAST:
+        for subpartition in range(first, end):
+            yield Rows(batch, np.full(batch.num_rows, subpartition, np.int32))
+        return
+    else:
+        ids = partial(_subpartitions, [*run], rows)
+    found = [Rows(batch, ids)]
+    del batch  # a suspended frame would keep it while its consumer works
+    yield found.pop()
+
+
+def _subpartitions(
+    run: Sequence[tuple[ChunkReader, ChunkRead]], rows: Int64Array | None
+) -> Int32Array:
+    """Return the subpartition of each row that is wanted of unicast chunks, or of some ``rows``."""
+    parts = []
+    for source, chunk in run:
+        region = source.index.regions[chunk.part]
+        start = int(region.chunks.first_row[chunk.chunk])
+        n = source.index.metadata.num_subpartitions
+        parts.append(
+            region.subpartitions_of_rows(start + chunk.first_row, start + chunk.end_row, n)
+        )
+    ids = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    return ids if rows is None else ids[rows]
