@@ -122,6 +122,8 @@ class StoredBlock(NamedTuple):
     """And the one after its last."""
     data_bytes: int
     """Length of the data file."""
+    num_subpartitions: int
+    """Of the file."""
 
 
 def decode_blocks(
@@ -317,7 +319,8 @@ def _check_parts(
 ) -> None:
     """Refuse a part that leads a reader outside of its file, its range or its rows.
 
-    ``ranges`` has for each part the subpartitions of its block, and the length of its data file.
+    ``ranges`` has for each part the subpartitions of its block, the length of its data file, and
+    how many subpartitions that has.
     """
     first_row, num_rows = numbers["first_row"], numbers["num_rows"]
     start, last = chunk_edges[:-1], chunk_edges[1:] - 1
@@ -325,6 +328,8 @@ def _check_parts(
     are_rows = np.where(
         numbers["kind"] == RegionKind.BROADCAST,
         (np.diff(rows.edges) == 0)
+        & (ranges[:, 0] == 0)  # who wants a subpartition finds it in the block of that
+        & (ranges[:, 1] == ranges[:, 3])
         & (first_row == 0)
         & (chunks.first_row[start] == 0)
         & (last_row + last_rows == num_rows),
@@ -357,6 +362,14 @@ def _sums(lists: _Lists) -> Int64Array:
     return np.where(np.diff(lists.edges), sums, 0)
 
 
+def _is_message(chunks: ChunkTable) -> NDArray[np.bool_]:
+    """Return of each chunk whether it is a message, of which no column says its bytes."""
+    is_message: NDArray[np.bool_] = chunks.encoding != Encoding.FRAMES
+    if is_message.any():
+        is_message &= ~chunks.column_raw_length.any(axis=1)
+    return is_message
+
+
 def _check_sizes(chunks: ChunkTable) -> None:
     """Refuse chunks that would expand to more bytes or rows than any writer makes."""
     rows = chunks.num_rows
@@ -365,7 +378,7 @@ def _check_sizes(chunks: ChunkTable) -> None:
     )
     sound = (
         (chunks.raw_length > 0)
-        & (framed | (chunks.raw_length == chunks.length))
+        & (framed | _is_message(chunks))
         & ((rows == 1) | (chunks.raw_length <= MOST_RAW_BYTES))
         & (rows <= MAX_CHUNK_ROWS)
     )

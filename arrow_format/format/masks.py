@@ -74,10 +74,14 @@ class RowMask:
         return encode_batch(pa.RecordBatch.from_arrays(columns, schema=_SCHEMA))
 
     @staticmethod
-    def decode(frame: bytes | memoryview, num_rows: int, num_regions: int) -> RowMask:
+    def decode(
+        frame: bytes | memoryview, num_rows: int, num_regions: int, stored_rows: int
+    ) -> RowMask:
         """Inverse of :meth:`encode`; of a file of so many regions, of which so many rows are gone.
 
-        Raises ValueError for a frame that is none of such a mask.
+        ``stored_rows`` are all that the file has. Raises ValueError for a frame that is none of
+        such a mask. A row that only its region lacks is not seen here: who reads a part of the
+        index does not know how many the region has.
         """
         try:
             batch = decode_batch(frame, _SCHEMA)
@@ -96,6 +100,12 @@ class RowMask:
         if np.any(regions[1:] < regions[:-1]) or np.any(is_same & (firsts[1:] < ends[:-1])):
             msg = "its pieces are not in order"
             raise ValueError(msg)
+        most = stored_rows - num_regions + 1  # each of the other regions has a row
+        for at in np.flatnonzero(ends > most).tolist():
+            bits = np.unpackbits(bitmaps[at], bitorder="little")
+            if bits[max(most - int(firsts[at]), 0) :].any():
+                msg = f"it has a row of region {regions[at]} that cannot be there"
+                raise ValueError(msg)
         mask = RowMask((regions << _REGION_BITS) + firsts, bitmaps)
         if mask.num_rows != num_rows:
             msg = f"it has {mask.num_rows} rows, and the log says {num_rows}"

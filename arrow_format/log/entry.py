@@ -485,8 +485,10 @@ def _problems_of_outputs(entry: LogEntry, outputs: MapOutputs) -> Iterator[str]:
         yield "totals differ from the sum over map outputs"
     if entry.operation not in _OF_ONE_JOB:
         return
-    tasks = to_numpy(outputs.table.column("map_task").combine_chunks())
+    tasks, orders = (
+        to_numpy(outputs.table.column(name).combine_chunks()) for name in ("map_task", "order")
+    )
     if not np.array_equal(tasks, np.arange(len(tasks))) or outputs.job_ids - {entry.job_id}:
         yield f"map outputs are not those of job {entry.job_id}, each once and in order"
-    if np.any(versions != entry.version):
-        yield "a map output of an append was added by another entry"
+    if np.any(versions != entry.version) or not np.array_equal(orders, tasks):
+        yield "a map output of an append was added by another entry, or in another order"

@@ -44,6 +44,9 @@ MASKS = "masks"
 READER_FEATURES: tuple[str, ...] = (MASKS,)
 """Features of the format without which a log cannot be read, of those that this release knows."""
 
+SECTIONS = frozenset(("added", "removed", "totals", "jobs"))
+"""Names of those that this release knows; of others, of later ones, the CRC is checked alone."""
+
 _Section: TypeAlias = tuple[str, Natural, Natural, Natural]
 """Name, length, CRC, and length of the content."""
 
@@ -99,7 +102,7 @@ def from_frame(data: bytes, type_: type[T]) -> tuple[T, dict[str, bytes]]:
             if len(section) != length or zlib.crc32(section) != crc32 or name in sections:
                 msg = f"section {name!r} of a log entry does not match its checksum"
                 raise CorruptShuffleError(msg)
-            if content_size(section) != size:
+            if name in SECTIONS and content_size(section) != size:
                 msg = f"section {name!r} of a log entry does not have {size} bytes decompressed"
                 raise CorruptShuffleError(msg)
             sections[name] = section

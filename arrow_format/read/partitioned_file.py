@@ -315,7 +315,8 @@ class PartitionedFileReader:
         ranges = [place.ranges[0] for place in places]
         if with_statistics:
             ranges += [place.ranges[1] for place in places]
-        data_bytes, fetched = self.metadata.data_bytes, []
+        of_file = self.metadata.data_bytes, self.metadata.num_subpartitions
+        fetched = []
         with self.located():
             found = self._read_adjacent(ranges)
             sections = iter(found[len(places) :])
@@ -324,7 +325,7 @@ class PartitionedFileReader:
                 section = next(sections, None)
                 if section is not None:
                     check_part(section, place.statistics_crc32, "statistics")
-                stored = StoredBlock(frame, place.first, place.end, data_bytes)
+                stored = StoredBlock(frame, place.first, place.end, *of_file)
                 fetched.append(FetchedBlock(self, number, stored, section))
         return fetched
 
@@ -368,7 +369,8 @@ class PartitionedFileReader:
                     (buffer,) = self._masks.get_ranges(described.path, [place])
                     frame = memoryview(buffer)
                 frame = check_part(memoryview(frame), described.crc32, "the mask")
-                self._mask = RowMask.decode(frame, described.num_rows, self.file.num_regions)
+                rows = described.num_rows, self.file.num_regions, self.file.stored_rows
+                self._mask = RowMask.decode(frame, *rows)
             except (CorruptShuffleError, ValueError) as error:
                 where = f"{self._masks.root}/{described.path}" if described.path else "the log"
                 msg = (

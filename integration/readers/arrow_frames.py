@@ -62,26 +62,36 @@ def section(frame: bytes, schema: pa.Schema, size: int | None = None) -> pa.Reco
 
 
 def message(content: bytes, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the batch of a record batch message that is not compressed."""
+    """Return the batch of a record batch message, of these columns, that is not compressed."""
     found = pa.ipc.read_message(content)
     check(found.type == "record batch", found.type)
-    check(not _is_compressed(found.metadata.to_pybytes()), "BodyCompression")
+    check(_facts(found.metadata.to_pybytes()) == (_nodes(schema), 0), "columns or BodyCompression")
     batch = pa.ipc.read_record_batch(found, schema)
     batch.validate()
     return batch
 
 
-def _is_compressed(metadata: bytes) -> bool:
-    """Whether the header of a message, its table 2, has the field 3 of a RecordBatch."""
+def _nodes(of: pa.Schema | pa.DataType) -> int:
+    number = of.num_fields if isinstance(of, pa.DataType) else len(of)
+    return sum(1 + _nodes(of.field(i).type) for i in range(number))
 
-    def field(table: int, number: int) -> int:
-        vtable = table - struct.unpack_from("<i", metadata, table)[0]
-        (size,) = struct.unpack_from("<H", metadata, vtable)
-        at = 4 + 2 * number
-        offset = struct.unpack_from("<H", metadata, vtable + at)[0] if at < size else 0
+
+def _facts(metadata: bytes) -> tuple[int, int]:
+    """Return how many arrays a message has, and where it says that it is compressed; 0 if not.
+
+    They are fields 1 and 3 of a RecordBatch, which is field 2 of the root.
+    """
+
+    def number(of: str, at: int) -> int:
+        return int(struct.unpack_from(of, metadata, at)[0])
+
+    def field(table: int, position: int) -> int:
+        vtable, at = table - number("<i", table), 4 + 2 * position
+        offset = number("<H", vtable + at) if at < number("<H", vtable) else 0
         return table + offset if offset else 0
 
     def follow(at: int) -> int:
-        return at + int(struct.unpack_from("<I", metadata, at)[0])
+        return at + number("<I", at)
 
-    return field(follow(field(follow(0), 2)), 3) != 0
+    batch = follow(field(follow(0), 2))
+    return number("<I", follow(field(batch, 1))), field(batch, 3)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 ADD = {"append", "overwrite", "pending", "pending-overwrite"}
 PUBLISH = {"overwrite", "append", "merge", "delete", "upsert", "rollback", "alter", "release"}
+REMOVE = {"merge", "delete", "upsert"}
 OTHERS = {"pending", "pending-overwrite", "fence", "expire", "tag", "erase", "blank"}
 
 _FILE = fields(
@@ -121,6 +122,7 @@ class File:
         sums = [len(self.added), *_sums(files, "num_rows", "data_bytes")]
         stated = [self.head.get(of, 0) for of in ("num_outputs", "num_rows", "num_bytes")]
         check(sums == stated or self.operation == "blank", "sums of an entry")
+        check(not self.removed or self.operation in REMOVE, "removed")
         for i, of in enumerate(self.added if self.operation in ADD else ()):
             place = of["version"], of["last_version"], of["order"], of["map_task"], of["job_id"]
             check(place == (self.number, self.number, i, i, self.head["job_id"]), "a map output")

@@ -128,8 +128,8 @@ class PartitionedFile:
                 check(before < (before := (part["region"], part["first_row"])), "order of parts")
                 if part["kind"] > 1:
                     raise NewerError(f"kind {part['kind']} of a region")
-                ids = self._subpartitions(part, first, end)
-                self._parts[part["region"]].append((part, ids, self._chunks(part)))
+                chunks, ids = self._chunks(part), self._subpartitions(part, first, end)
+                self._parts[part["region"]].append((part, ids, chunks))
         parts = [part for of_region in self._parts.values() for part, *_ in of_region]
         rows = sum(part["num_rows"] for part in parts)
         check(rows == file["num_rows"] + file["mask_rows"], f"{rows} rows in {index}")
@@ -169,7 +169,9 @@ class PartitionedFile:
             at, row = chunk.end, row + num_rows
         begin, end = part["first_row"], part["first_row"] + part["num_rows"]
         check(found[0].row <= begin < found[0].row + found[0].num_rows, "first chunk")
-        check(found[-1].row < end <= row and not [*frames, *columns], "last chunk")
+        check(
+            found[-1].row < end <= row and end < 1 << 31 and not [*frames, *columns], "last chunk"
+        )
         return found
 
     def regions(self) -> Iterator[tuple[np.ndarray | None, pa.Table]]:
@@ -192,7 +194,7 @@ class PartitionedFile:
             for chunk in chunks.values():
                 check(chunk.row == row and chunk.offset >= end, "a row is in no chunk, or in two")
                 row, end = row + chunk.num_rows, chunk.end
-            check(row == num_rows < 1 << 31, "rows of chunks")
+            check(row == num_rows, "rows of chunks")
             rows = pa.Table.from_batches([self._rows(chunk) for chunk in chunks.values()])
             left = np.ones(num_rows, bool)
             gone = masked.pop(region, np.empty(0, np.int64))

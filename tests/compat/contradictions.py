@@ -5,11 +5,8 @@ Each version replaces the one before, and breaks one rule of ``docs/format/``; t
 
 from __future__ import annotations
 
-import json
-import struct
+import base64
 import zlib
-from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,207 +14,30 @@ import pyarrow as pa
 import zstandard
 
 from arrow_format import RoundRobinPartitioner
-from arrow_format.format.batch_frame import decode_batch, decode_table, encode_batch, encode_table
-from arrow_format.format.index_blocks import BLOCK_SCHEMA
-from arrow_format.format.index_file import MAGIC, TAIL_BYTES, assemble, directory_place
+from arrow_format.format.batch_frame import encode_table
 from arrow_format.format.masks import RowMask
-from arrow_format.log.framing import from_frame
-from arrow_format.log.names import entry_path
-from arrow_format.log.output_table import SCHEMA
-from tests.compat.golden import Golden
-from tests.support.hostile import index_parts
-from tests.support.indexes import said_of
+from tests.compat.golden import SEEN_WHOLE, Golden
+from tests.compat.rewritten import (
+    ROWS,
+    TOTALS,
+    Version,
+    change,
+    compressed_message,
+    lying,
+    sections_of,
+    two_frames,
+    without_size,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-ROWS = pa.table(
-    {
-        "i": pa.array([1, 2, 300], pa.int32()),
-        "f": pa.array([0.25, -1.5, 10.0]),
-        "s": pa.array(["a", "", "bcd"]),
-        "l": pa.array([[1], [], [2, 3]], pa.list_(pa.int8())),
-    }
-)
-"""Rows of each version: a chunk, whose columns share a frame with codec zstd."""
-
-
-TOTALS = pa.schema(
-    [pa.field(name, pa.int64(), nullable=False) for name in ("num_rows", "num_bytes")]
-)
-"""Of the section of that name."""
-
-
-@dataclass
-class Version:
-    """What a version is made of: one partitioned file, with a region of one chunk."""
-
-    head: dict[str, Any]
-    """The JSON of its entry, without sections."""
-    outputs: list[dict[str, Any]]
-    totals: list[dict[str, int]]
-    directory: dict[str, Any]
-    """Of the index, without places and checksums."""
-    ranges: list[tuple[int, int]]
-    """Subpartitions of each block."""
-    blocks: list[list[dict[str, Any]]]
-    """Parts of each block."""
-    data: bytes
-    encoded: Callable[[Version], dict[str, bytes]] | None = None
-    """Gives the sections of the entry, where these are not those of the product."""
-    listed: Callable[[list[list[Any]]], object] | None = None
-    """Changes what the entry says of its sections."""
-    behind: bytes = b""
-    """Bytes behind the sections."""
-    before_blocks: bytes = b""
-    """Bytes of the index that are of no block."""
-
-    @property
-    def file(self) -> dict[str, Any]:
-        """What the entry says of the file."""
-        found: dict[str, Any] = self.outputs[0]["files"][0]
-        return found
-
-    @property
-    def part(self) -> dict[str, Any]:
-        """The only part of the only block."""
-        return self.blocks[0][0]
-
-    def columns(self) -> list[bytes]:
-        """Return the packed columns of the chunk."""
-        place, (length,) = self.part["chunk_gap"][0], self.part["frame_length"]
-        content, at, found = zstandard.decompress(self.data[place : place + length]), 0, []
-        for size in self.part["column_raw_length"]:
-            found.append(content[at : at + size])
-            at += size
-        return found
-
-    def put_frame(self, frame: bytes, columns: list[bytes] | None = None) -> None:
-        """Put another frame in the place of that of the chunk, with columns of these lengths."""
-        place = self.part["chunk_gap"][0]
-        self.part["frame_length"], self.part["frame_crc32"] = [len(frame)], [zlib.crc32(frame)]
-        if columns is not None:
-            self.part["column_raw_length"] = [len(column) for column in columns]
-        self.put_data(self.data[:place] + frame + bytes(-len(frame) % 8))
-
-    def put_column(self, number: int, column: bytes) -> None:
-        """Put another packed column in the place of one."""
-        columns = self.columns()
-        columns[number] = column
-        self.put_frame(zstandard.compress(b"".join(columns)), columns)
-
-    def other_bytes(self) -> bytes:
-        """Return the bytes of the data file that belong to no chunk."""
-        of_chunks = np.zeros(len(self.data), np.bool_)
-        for part in (part for parts in self.blocks for part in parts):
-            at, frames = 0, iter(part["frame_length"])
-            for gap, num_frames in zip(part["chunk_gap"], part["chunk_frames"], strict=False):
-                length = sum(islice(frames, num_frames))
-                of_chunks[at + gap : at + gap + length] = True
-                at += gap + length
-        return np.frombuffer(self.data, np.uint8)[~of_chunks].tobytes()
-
-    def put_data(self, data: bytes) -> None:
-        """Put another data file in the place of this one; all sums fit again."""
-        more = len(data) - len(self.data)
-        self.data = data
-        self.directory["data_bytes"] += more
-        self.add(num_bytes=more)
-        self.file["data_bytes"] += more
-
-    def put_mask(self, frame: bytes, num_rows: int) -> None:
-        """Put a mask of so many rows; totals are left to the caller."""
-        self.file["num_rows"] -= num_rows
-        self.head["num_rows"] -= num_rows
-        self.head["state"]["readers"] = ["masks"]
-        self.file.update(mask_rows=num_rows, mask_number=self.head["number"], mask=frame)
-        self.file.update(mask_length=len(frame), mask_crc32=zlib.crc32(frame))
-
-    def add(self, **more: int) -> None:
-        """Add to sums of the entry."""
-        for name, number in more.items():
-            self.head[name] += number
-            self.totals[0][name] += number
-
-
-def sections_of(version: Version) -> dict[str, bytes]:
-    """Return the sections of an entry, by name."""
-    return {
-        "added": encode_table(pa.Table.from_pylist(version.outputs, SCHEMA)),
-        "totals": encode_table(pa.Table.from_pylist(version.totals, TOTALS)),
-    }
-
-
-def change(golden: Golden, number: int, how: Callable[[Version], object]) -> None:
-    """Change a version of one file."""
-    path = golden.directory / "shuffle"
-    head, sections = from_frame((path / entry_path(number)).read_bytes(), dict[str, Any])
-    del head["sections"]
-    outputs = decode_table(sections["added"], SCHEMA).to_pylist()
-    name = str(path / outputs[0]["files"][0]["path"])
-    index, data = ((path / f"{name}.shuffle.{kind}").read_bytes() for kind in ("index", "data"))
-    directory, blocks = index_parts(index)
-    version = Version(
-        head,
-        outputs,
-        decode_table(sections["totals"], TOTALS).to_pylist(),
-        directory,
-        [(first, end) for first, end, *_ in blocks],
-        [decode_batch(block, BLOCK_SCHEMA).to_pylist() for _, _, block, _ in blocks],
-        data,
-    )
-    how(version)
-    version.directory["frame_crc32"] = zlib.crc32(version.other_bytes())
-    encoded = [
-        encode_batch(pa.RecordBatch.from_pylist(parts, BLOCK_SCHEMA)) for parts in version.blocks
+MASK_SCHEMA = pa.schema(
+    [
+        pa.field(name, kind, nullable=False)
+        for name, kind in (("region", pa.int32()), ("first_row", pa.int64()), ("rows", pa.binary()))
     ]
-    index = assemble(
-        version.directory,
-        [(*of, block, b"") for of, block in zip(version.ranges, encoded, strict=True)],
-    )
-    if version.before_blocks:
-        index = shifted(index, version.before_blocks)
-    version.file.update(said_of(index))
-    (path / f"{name}.shuffle.index").write_bytes(index)
-    (path / f"{name}.shuffle.data").write_bytes(version.data)
-    (path / entry_path(number)).write_bytes(sealed(version))
-
-
-def shifted(index: bytes, more: bytes) -> bytes:
-    """Return an index with more bytes behind its magic."""
-    length, _ = directory_place(index)
-    directory = json.loads(zstandard.decompress(index[-TAIL_BYTES - length : -TAIL_BYTES]))
-    for place in directory["blocks"]:
-        place[2] += len(more)
-        place[5] += len(more)
-    directory["other_crc32"] = zlib.crc32(MAGIC + more)
-    frame = zstandard.compress(json.dumps(directory).encode())
-    tail = struct.pack("<II", len(frame), zlib.crc32(frame)) + MAGIC
-    return b"".join([MAGIC, more, index[len(MAGIC) : -TAIL_BYTES - length], frame, tail])
-
-
-def sealed(version: Version) -> bytes:
-    """Return the entry of a version."""
-    sections = (version.encoded or sections_of)(version)
-    listed = [
-        [name, len(part), zlib.crc32(part), zstandard.frame_content_size(part)]
-        for name, part in sections.items()
-    ]
-    if version.listed is not None:
-        version.listed(listed)
-    line = json.dumps({**version.head, "sections": listed}, separators=(",", ":")).encode()
-    trailer = b"\narrow-shuffle-log %d %08x\n" % (len(line), zlib.crc32(line))
-    return b"".join([line, trailer, *sections.values(), version.behind])
-
-
-def compressed_message(batch: pa.RecordBatch) -> bytes:
-    """Return the message of a batch, its buffers compressed."""
-    sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
-    with pa.ipc.new_stream(sink, batch.schema, options=options) as out:
-        out.write_batch(batch)
-    messages = list(pa.ipc.MessageReader.open_stream(sink.getvalue()))
-    return messages[1].serialize().to_pybytes()
+)
 
 
 # Of the log
@@ -229,17 +49,56 @@ def _compressed_section(version: Version) -> dict[str, bytes]:
     return sections | {"totals": zstandard.compress(compressed_message(batch))}
 
 
-def _without_content_size(version: Version) -> None:
-    sections = sections_of(version)
-    content = zstandard.decompress(sections["totals"])
-    plain = zstandard.ZstdCompressor(write_content_size=False).compress(content)
-    version.encoded = lambda _: sections | {"totals": plain}
-    version.listed = lambda listed: listed[-1].__setitem__(3, len(content))
+def _reframed(change: Callable[[bytes], bytes], stated: int | None = None) -> Any:
+    """Change the frame of the last section; its size is stated as before, or so many more."""
+
+    def changed(version: Version) -> None:
+        sections = sections_of(version)
+        totals = change(sections["totals"])
+        size = zstandard.frame_content_size(sections["totals"]) + (stated or 0)
+        version.encoded = lambda _: sections | {"totals": totals}
+        version.listed = lambda listed: listed[-1].__setitem__(3, size)
+
+    return changed
 
 
-def _section_of_two_frames(version: Version) -> dict[str, bytes]:
-    sections = sections_of(version)
-    return sections | {"totals": sections["totals"] + zstandard.compress(b"")}
+def _large_section(version: Version) -> None:
+    """More than 64 MiB, and more than 1,000 times its length."""
+    version.outputs[0]["counters"] = [("x" * (64 << 20), 1)]
+
+
+def _null(version: Version) -> None:
+    schema = pa.schema([pa.field(field.name, field.type) for field in TOTALS])
+    rows = [*version.totals, {"num_rows": 0, "num_bytes": None}]
+    totals = encode_table(pa.Table.from_pylist(rows, schema))
+    version.encoded = lambda of: sections_of(of) | {"totals": totals}
+
+
+def _other_columns(version: Version) -> None:
+    totals = encode_table(
+        pa.table({"num_rows": [3], "num_bytes": [version.file["data_bytes"]], "x": [0]})
+    )
+    version.encoded = lambda of: sections_of(of) | {"totals": totals}
+
+
+def _twice(version: Version) -> None:
+    version.listed = lambda listed: listed.append(listed[-1])
+    version.behind = sections_of(version)["totals"]
+
+
+def _removes(version: Version) -> None:
+    keys = encode_table(pa.table({"key": ["a/0"]}))
+    version.encoded = lambda of: sections_of(of) | {"removed": keys}
+
+
+def _totals_of_three(version: Version) -> None:
+    version.put_subpartitions(2)
+    version.totals.append({"num_rows": 0, "num_bytes": 0})
+
+
+def _no_multiple(version: Version) -> None:
+    version.put_subpartitions(2)
+    version.directory["num_subpartitions"] = version.file["num_subpartitions"] = 3
 
 
 def _file_twice(version: Version) -> None:
@@ -260,8 +119,29 @@ LOG: Mapping[str, Callable[[Version], object]] = {
     "num_outputs of the entry is no count": lambda v: v.head.update(num_outputs=2),
     "totals are not those of the map outputs": lambda v: v.totals[0].update(num_rows=4),
     "a section with BodyCompression": lambda v: setattr(v, "encoded", _compressed_section),
-    "a section that does not state its size": _without_content_size,
-    "a section of two frames": lambda v: setattr(v, "encoded", _section_of_two_frames),
+    "a section that does not state its size": _reframed(without_size),
+    "a section of two frames": _reframed(two_frames),
+    "a frame of fewer bytes than it states": _reframed(lying(8), 8),
+    "a frame of more bytes than it states": _reframed(lying(-8), -8),
+    "a section of more than 64 MiB": _large_section,
+    "a null": _null,
+    "a column more": _other_columns,
+    "a section twice": _twice,
+    "a section without rows": lambda v: v.totals.clear(),
+    "a section of what an overwrite removes": _removes,
+    "totals of another number of subpartitions": _totals_of_three,
+    "a file of no multiple of subpartitions": _no_multiple,
+    "a file of no subpartitions": lambda v: v.file.update(num_subpartitions=0),
+    "a map output of another version": lambda v: v.outputs[0].update(version=1),
+    "a map output of another place": lambda v: v.outputs[0].update(order=1),
+    "a map output of another map task": lambda v: v.outputs[0].update(map_task=1),
+    "a map output of another job": lambda v: v.outputs[0].update(job_id="another"),
+    "a name that is none": lambda v: v.outputs[0].update(job_id="a/b"),
+    "a path from the root": lambda v: v.file.update(path=f"/{v.file['path']}"),
+    "a path with an empty part": lambda v: v.file.update(path=v.file["path"].replace("/", "//")),
+    "a root that is relative": lambda v: v.file.update(root=b"disk"),
+    "a root that is a URI": lambda v: v.file.update(root=b"file:///disk"),
+    "a root with NUL": lambda v: v.file.update(root=b"/\0"),
     "another content size": lambda v: setattr(
         v, "listed", lambda of: of[0].append(of[0].pop() + 8)
     ),
@@ -325,6 +205,52 @@ def _many_rows(version: Version) -> None:
     version.add(num_rows=rows - 3)
 
 
+def _large_region(version: Version) -> None:
+    """A region of 2**31 rows, in chunks that may be so large."""
+    place, (length,) = version.part["chunk_gap"][0], version.part["frame_length"]
+    frame = version.data[place : place + length] + bytes(-length % 8)
+    for name in ("chunk_encoding", "chunk_frames", "column_frame", "column_raw_length"):
+        version.part[name] *= 64
+    version.part["frame_length"] *= 64
+    version.part["frame_crc32"] *= 64
+    version.part["chunk_gap"] += [-length % 8] * 63
+    version.part["chunk_rows"] = [1 << 25] * 64
+    version.put_data(version.data + frame * 63)
+    version.part.update(num_rows=1 << 31, subpartition_rows=[0], large=[1 << 31])
+    version.put_rows(1 << 31)
+
+
+def _regions(change: Callable[[list[dict[str, Any]]], object]) -> Callable[[Version], object]:
+    """Change the parts of a file of two regions."""
+
+    def changed(version: Version) -> None:
+        version.put_region()
+        change(version.blocks[0])
+
+    return changed
+
+
+def _broadcast(change: Callable[[Version], object]) -> Callable[[Version], object]:
+    """Have all rows in both of two subpartitions, but for a change."""
+
+    def changed(version: Version) -> None:
+        version.put_subpartitions(2)
+        version.totals[1] = {"num_rows": 3, "num_bytes": 0}
+        version.part.update(kind=1, subpartition_gap=[], subpartition_rows=[])
+        version.ranges = [(0, 2)]
+        version.file.update(num_broadcast_rows=3, first_subpartition=0, end_subpartition=2)
+        change(version)
+
+    return changed
+
+
+def _elsewhere(version: Version) -> None:
+    """Rows in subpartition 0, and the log says that they are in 1."""
+    version.put_subpartitions(2)
+    version.ranges = [(0, 2)]
+    version.file.update(first_subpartition=1, end_subpartition=2)
+
+
 INDEX: Mapping[str, Callable[[Version], object]] = {
     "rows of subpartitions are no sum": lambda v: v.part.update(subpartition_rows=[2]),
     "a subpartition behind the range": lambda v: v.part.update(subpartition_gap=[2]),
@@ -343,6 +269,83 @@ INDEX: Mapping[str, Callable[[Version], object]] = {
     "more than 2**25 rows in a chunk": _many_rows,
     "a frame without columns": _of_two_frames,
     "a frame that is not there": lambda v: v.part.update(column_frame=[0, 0, 0, 1]),
+    "a frame below 0": lambda v: v.part.update(column_frame=[0, 0, 0, -1]),
+    "a chunk of no row": lambda v: v.part.update(chunk_rows=[0]),
+    "a chunk at the magic": lambda v: v.part.update(chunk_gap=[0]),
+    "a chunk of no frame": lambda v: v.part.update(chunk_frames=[0]),
+    "a frame of no byte": lambda v: v.part.update(frame_length=[0], frame_crc32=[0]),
+    "a column of less than no byte": lambda v: v.part["column_raw_length"].__setitem__(0, -1),
+    "a list that is too short": lambda v: v.part.update(chunk_encoding=[]),
+    "a frame too many": lambda v: v.part.update(frame_length=v.part["frame_length"] * 2),
+    "a part of no chunk": lambda v: v.part.update(
+        {name: [] for name in v.part if name.startswith(("chunk", "column", "frame"))}
+    ),
+    "a region of no row": lambda v: v.part.update(num_rows=0, subpartition_rows=[0]),
+    "a region of 2**31 rows": _large_region,
+    "a region below 0": lambda v: v.part.update(region=-1),
+    "a region that is missing": _regions(lambda parts: parts[1].update(region=2)),
+    "another number of regions": lambda v: v.file.update(num_regions=2),
+    "parts in another order": _regions(list.reverse),
+    "a region before the one before": _regions(
+        lambda parts: (parts[0].update(region=1), parts[1].update(region=0), parts.reverse())
+    ),
+    "a part of one row twice": _regions(lambda parts: parts[1].update(region=0)),
+    "more rows before a part than its chunk has": lambda v: v.part.update(rows_before=3),
+    "less than no row before a part": lambda v: v.part.update(rows_before=-1),
+    "another number of rows": lambda v: v.put_rows(4),
+    "subpartitions of a block that are not there": lambda v: setattr(v, "ranges", [(0, 2)]),
+    "a block of no subpartition": lambda v: setattr(v, "ranges", [(0, 0)]),
+    "a block that does not state its size": lambda v: setattr(v, "of_block", without_size),
+    "a block of two frames": lambda v: setattr(v, "of_block", two_frames),
+    "a block of fewer bytes than it states": lambda v: setattr(v, "of_block", lying(8)),
+    "a block of more than 64 MiB": lambda v: setattr(v, "of_block", lying(65 << 20)),
+    "rows outside of the range that the log states": _elsewhere,
+    "subpartitions of broadcast rows": _broadcast(lambda v: v.part.update(subpartition_gap=[1])),
+    "broadcast rows in a block of some subpartitions": _broadcast(
+        lambda v: setattr(v, "ranges", [(0, 1)])
+    ),
+    "broadcast rows of some subpartitions": _broadcast(lambda v: v.file.update(end_subpartition=1)),
+    "another number of broadcast rows": _broadcast(lambda v: v.file.update(num_broadcast_rows=2)),
+}
+
+
+def _schema(*fields: tuple[str, pa.DataType]) -> str:
+    return base64.b64encode(pa.schema(fields).serialize()).decode()
+
+
+def _types(**types: pa.DataType) -> Callable[[Version], object]:
+    """Say that columns of the version have other types."""
+
+    def changed(version: Version) -> None:
+        schema = ROWS.schema
+        for name, kind in types.items():
+            schema = schema.set(schema.get_field_index(name), pa.field(name, kind))
+        version.put_schema(schema)
+
+    return changed
+
+
+def _ids(version: Version, ids: list[int]) -> None:
+    version.head["state"]["shape"]["column_ids"] = ids
+    version.head["state"]["last_column_id"] = 9
+
+
+TYPES: Mapping[str, Callable[[Version], object]] = {
+    "a narrower integer": _types(i=pa.int16()),
+    "an integer of another sign": _types(i=pa.uint32()),
+    "a wider integer of another sign": _types(i=pa.uint64()),
+    "a float of an integer": _types(i=pa.float64()),
+    "a date of an integer": _types(i=pa.date32()),
+    "a narrower float": _types(f=pa.float32()),
+    "an integer of a float": _types(f=pa.int64()),
+    "a binary of a text": _types(s=pa.binary()),
+    "a list of other items": _types(l=pa.list_(pa.int16())),
+    "a text of a list": _types(l=pa.string()),
+    "items of another id": lambda v: _ids(v, [1, 2, 3, 4, 6]),
+    "an id twice": lambda v: _ids(v, [1, 2, 3, 4, 4]),
+    "an id twice in the file": lambda v: v.outputs[0].update(column_ids=[1, 2, 3, 4, 4]),
+    "fewer ids than columns": lambda v: _ids(v, [1, 2, 3]),
+    "more ids than columns": lambda v: _ids(v, [1, 2, 3, 4, 5, 6]),
 }
 
 DIRECTORY: Mapping[str, Callable[[Version], object]] = {
@@ -352,6 +355,21 @@ DIRECTORY: Mapping[str, Callable[[Version], object]] = {
     "of another number of subpartitions": lambda v: v.directory.update(num_subpartitions=2),
     "of another order": lambda v: v.directory.update(sort_by=[["i", "ascending"]]),
     "of another length of the data file": lambda v: v.directory.update(data_bytes=8 << 10),
+    "a length that is no integer": lambda v: v.directory.update(
+        data_bytes=float(v.directory["data_bytes"])
+    ),
+    "version 0 of the format": lambda v: v.directory.update(format_version=0),
+    "no schema": lambda v: v.directory.update(data_schema=""),
+    "a schema of no column": lambda v: v.directory.update(data_schema=_schema()),
+    "two columns of a name": lambda v: v.directory.update(
+        data_schema=_schema(
+            *[(of, ROWS.schema.field(of).type) for of in ("i", "f", "s")],
+            ("i", pa.list_(pa.int8())),
+        )
+    ),
+    "a directory that does not state its size": lambda v: setattr(v, "of_directory", without_size),
+    "a directory of two frames": lambda v: setattr(v, "of_directory", two_frames),
+    "a directory of fewer bytes than it states": lambda v: setattr(v, "of_directory", lying(1)),
     "other columns than its ids": lambda v: v.outputs[0].update(column_ids=[1, 2, 3]),
 }
 
@@ -421,6 +439,7 @@ MESSAGE: Mapping[str, Callable[[Version], object]] = {
         v, _batch(ROWS.slice(0, 2)).serialize().to_pybytes()
     ),
     "a message of two frames": _two_frames_of_a_message,
+    "a message that has packed columns": lambda v: v.part["column_raw_length"].__setitem__(0, 1),
 }
 
 # Of masks
@@ -433,9 +452,32 @@ def _mask(version: Version, region: int, rows: list[int], stated: int | None = N
     version.totals[0]["num_rows"] -= number
 
 
+def _pieces(version: Version, pieces: list[tuple[int, int, int]]) -> None:
+    """Mask rows by pieces: region, first row, and bits."""
+    rows = [
+        {
+            "region": region,
+            "first_row": first,
+            "rows": bits.to_bytes(-(-bits.bit_length() // 8), "little"),
+        }
+        for region, first, bits in pieces
+    ]
+    number = sum(bits.bit_count() for *_, bits in pieces)
+    version.put_mask(encode_table(pa.Table.from_pylist(rows, MASK_SCHEMA)), number)
+    version.totals[0]["num_rows"] -= number
+
+
 MASK: Mapping[str, Callable[[Version], object]] = {
     "a mask of a region that is not there": lambda v: _mask(v, 1, [0]),
     "a mask of another number of rows": lambda v: _mask(v, 0, [0, 1], stated=1),
+    "a mask of a row that is not there": lambda v: _mask(v, 0, [0, 3]),
+    "a mask of a row of the next region": lambda v: (v.put_region(), _mask(v, 0, [0, 3])),
+    "a row that is masked twice": lambda v: _pieces(v, [(0, 0, 3), (0, 0, 1)]),
+    "pieces in another order": lambda v: _pieces(v, [(0, 2, 1), (0, 0, 1)]),
+    "a piece of a region below 0": lambda v: _pieces(v, [(-1, 0, 1)]),
+    "a piece that begins below 0": lambda v: _pieces(v, [(0, -8, 0x100)]),
+    "a mask in two places": lambda v: (_mask(v, 0, [0]), v.file.update(mask_path="map_outputs/a")),
+    "a mask in no place": lambda v: (_mask(v, 0, [0]), v.file.update(mask=b"")),
 }
 
 
@@ -445,8 +487,21 @@ RULES: tuple[tuple[str, Mapping[str, Callable[[Version], object]], dict[str, Any
     ("files", {**DIRECTORY, **MASK}, {}),
     ("columns", DATA, {}),
     ("messages", MESSAGE, {"codec": "none"}),
+    ("types", TYPES, {}),
 )
 """What a shuffle is called, the rules that its versions break, and how it is written."""
+
+
+OF_WHOLE_FILES = (
+    "a region that is missing",
+    "another number of regions",
+    "a region before the one before",
+    "another number of rows",
+    "rows outside of the range that the log states",
+    "broadcast rows of some subpartitions",
+    "a mask of a row of the next region",
+)
+"""Rules that a reader of some subpartitions cannot know to be broken: `verify` finds it."""
 
 
 def contradictions(
@@ -458,4 +513,9 @@ def contradictions(
         golden.commit("overwrite", [ROWS])
     for number, how in enumerate(rules.values(), start=1):
         change(golden, number, how)
-    golden.refuses(dict.fromkeys(range(1, len(rules) + 1), "damage"))
+    golden.refuses(
+        {
+            number: SEEN_WHOLE if rule in OF_WHOLE_FILES else "damage"
+            for number, rule in enumerate(rules, start=1)
+        }
+    )

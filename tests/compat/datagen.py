@@ -46,7 +46,7 @@ from arrow_format.jobs.retention import release_consumed
 from arrow_format.jobs.tags import tag_shuffle
 from arrow_format.log.commit_log import CommitLog, draft
 from arrow_format.log.entry import FENCE
-from arrow_format.log.names import CHECKPOINT_INTERVAL, SEGMENT_ENTRIES
+from arrow_format.log.names import CHECKPOINT_INTERVAL, SEGMENT_ENTRIES, expired_path
 from arrow_format.model import Transaction
 from arrow_format.storage.open import open_storage
 from arrow_format.streaming.flush_pending import flush_pending
@@ -56,6 +56,7 @@ from tests.compat.contradictions import RULES, contradictions
 from tests.compat.golden import ELSEWHERE, Golden, fixed_ids, flights, moved
 from tests.compat.rare import put_range
 from tests.support.consumers import ConsumerRegistry
+from tests.support.hostile import forged_frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -439,6 +440,9 @@ def long_log() -> None:
             collect_garbage(shuffle, retention=dt.timedelta(0))
     for version in (1, 4):
         (golden.directory / f"expected-{version}.arrow").unlink()
+    removed = shuffle / expired_path(0)
+    receipts = {"receipts": {"3": {"what": "a deletion returned"}}}
+    removed.write_bytes(forged_frame(removed.read_bytes(), receipts))
     fences(SEGMENT_ENTRIES + CHECKPOINT_INTERVAL - 2)
     for start in (25, 30, 35):
         golden.commit("append", [flights(start, 5)])
@@ -601,6 +605,8 @@ ALL: tuple[tuple[int, Callable[[], None]], ...] = (
     (60_000, rare.undone),
     (61_000, rare.other_names),
     (62_000, rare.expiring),
+    (63_000, later.unknown_index),
+    (64_000, later.of_no_reader),
 )
 
 

@@ -53,6 +53,10 @@ def fixed_ids(seed: int) -> Iterator[None]:
         yield
 
 
+SEEN_WHOLE = "rows or damage"
+"""The answer where a check of whole files finds damage, and a reader of rows may find it."""
+
+
 class Golden:
     """One golden shuffle and, beside it, the rows of each version as they must be read."""
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import zstandard
 from msgspec import structs
 
-from arrow_format import HashPartitioner
+from arrow_format import HashPartitioner, RoundRobinPartitioner
 from arrow_format.arrays.stored_types import data_schema, normalise
 from arrow_format.format.batch_frame import decode_batch, encode_batch
 from arrow_format.format.index_blocks import BLOCK_SCHEMA
@@ -29,13 +29,19 @@ from arrow_format.format.index_file import (
 from arrow_format.format.ipc import to_json
 from arrow_format.format.masks import RowMask
 from arrow_format.jobs.delete_rows import delete_rows
+from arrow_format.log.commit_log import CommitLog, draft
 from arrow_format.log.delta import Delta
-from arrow_format.log.entry import LogEntry, decode_entry, encode_entry, join
+from arrow_format.log.entry import FENCE, LogEntry, decode_entry, encode_entry, join
 from arrow_format.log.job_ends import NO_JOBS, JobEnd
 from arrow_format.log.names import entry_path
 from arrow_format.log.outputs import MapOutputs
 from arrow_format.model import Mask, Position
+from arrow_format.storage.open import open_storage
+from tests.compat import rewritten
+from tests.compat.damages import sealed
 from tests.compat.golden import Golden, flights
+from tests.compat.rewritten import ROWS
+from tests.support.hostile import stated
 from tests.support.indexes import decode_index, said_of
 
 if TYPE_CHECKING:
@@ -178,8 +184,8 @@ def unknown_names() -> None:
         head["state"]["shape"] |= {"unique": [1], "sequence_by": 3, "later": []}
         head["state"]["shape"]["partitioner"]["later"] = True
 
-    frames = {"later": b"none of ours", "tombstones": b"nor this"}
-    change_entry(golden, 1, change, {name: zstandard.compress(of) for name, of in frames.items()})
+    frames = {"later": b"no frame", "tombstones": zstandard.compress(b"none of ours")}
+    change_entry(golden, 1, change, frames)
 
 
 def unknown_feature() -> None:
@@ -207,6 +213,31 @@ def unknown_version() -> None:
         head["format_version"] = 2
 
     refused("unknown_version", change)
+
+
+def unknown_index() -> None:
+    """An index of a later version of the format."""
+    golden = Golden("unknown_index", 1, RoundRobinPartitioner(), statistics=())
+    for _ in range(2):
+        golden.commit("overwrite", [ROWS])
+    rewritten.change(golden, 2, lambda version: version.directory.update(format_version=2))
+    golden.refuses({2: "newer"})
+
+
+def of_no_reader() -> None:
+    """What readers of rows do not need: the owners of a result, and who failed."""
+    golden = Golden("of_no_reader", 3, HashPartitioner("id"))
+    golden.commit("errorifexists", [flights(0, 10)])
+    log = CommitLog(open_storage(str(golden.directory / "shuffle")))
+    log.append(lambda view: draft(view, FENCE, gives_up=("a",), failed=True), sync=False)
+    golden.commit("append", [flights(10, 5)])
+    owner = {"host": "a", "boot": "b pid:[1]", "pid": 1, "started": 2}
+
+    def change(head: dict[str, Any]) -> None:
+        head["state"]["shape"]["result"] = {"type": "BLOCKING", "owners": [owner]}
+
+    for number in (1, 2, 3):
+        change_entry(golden, number, change)
 
 
 def refused(name: str, change: Callable[[dict[str, Any]], None]) -> None:
@@ -284,10 +315,7 @@ def change_entry(
     line, _, rest = path.read_bytes().split(b"\n", 2)
     head = json.loads(line)
     change(head)
-    head["sections"] += [
-        [name, len(data), zlib.crc32(data), zstandard.frame_content_size(data)]
-        for name, data in sections.items()
-    ]
+    more = [[name, len(data), zlib.crc32(data), stated(data)] for name, data in sections.items()]
+    head["sections"] = head.get("sections", []) + more
     line = json.dumps(head, separators=(",", ":")).encode()
-    trailer = b"\narrow-shuffle-log %d %08x\n" % (len(line), zlib.crc32(line))
-    path.write_bytes(b"".join([line, trailer, rest, *sections.values()]))
+    path.write_bytes(sealed(line, b"".join([rest, *sections.values()])))

@@ -37,8 +37,9 @@ from arrow_format.log.names import entry_path, range_path
 from arrow_format.model import Transaction
 from arrow_format.storage.open import open_storage
 from arrow_format.streaming.flush_pending import flush_pending
-from tests.compat.contradictions import ROWS, Version, change, node
+from tests.compat.contradictions import node
 from tests.compat.golden import Golden, flights
+from tests.compat.rewritten import ROWS, Version, change
 from tests.support.consumers import ConsumerRegistry
 from tests.support.hostile import framed, index_parts, rebuilt
 from tests.support.indexes import said_of
@@ -401,6 +402,12 @@ def _gaps(version: Version) -> None:
     version.put_data(version.data[:place] + b"anything" + version.data[place:] + b"and more")
 
 
+def _large_section(version: Version) -> None:
+    """More than 64 MiB, of less than 1,000 times its length."""
+    noise = random.Random(1).randbytes(70_000).hex()
+    version.outputs[0]["counters"] = [(noise + "x" * (64 << 20), 1)]
+
+
 BYTES: tuple[tuple[Callable[[Version], object], dict[str, list[Any]]], ...] = (
     (_garbage, {"i": [1, None, 300], "s": [b"a", None, b"bcd"]}),
     (_bases, {"s": [b"a", b"b", b"cde"], "l": [[1], [4], [2, 3]]}),
@@ -414,5 +421,6 @@ BYTES: tuple[tuple[Callable[[Version], object], dict[str, list[Any]]], ...] = (
     ),
     (_frames, {}),
     (_gaps, {}),
+    (_large_section, {}),
 )
 """What is changed of a version, and the columns that are other than those written."""

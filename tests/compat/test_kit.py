@@ -6,11 +6,13 @@ import sys
 import jsonschema
 import pytest
 
-from tests.compat.golden import HERE
+from arrow_format import CorruptShuffleError, open_shuffle
+from tests.compat.golden import HERE, SEEN_WHOLE
 from tests.compat.kit import cases, copied, problems, read_alike
 from tests.compat.product import read
 from tests.compat.schemas import HERE as SCHEMAS
 from tests.compat.schemas import schemas
+from tests.support.guarantees import guarantee
 
 
 @pytest.mark.parametrize("reader", ["tests.compat.product", "integration.readers"])
@@ -26,6 +28,13 @@ def test_a_reader_answers_the_kit(reader):
 def test_rows_read_without_an_order_are_those_of_the_kit(case, tmp_path):
     shuffle = copied(case.directory, tmp_path / case.name) / "shuffle"
     assert read_alike(case, read(shuffle, case.version, ordered=False))
+
+
+@guarantee("verify")
+@pytest.mark.parametrize("case", [case for case in cases() if case.answer == SEEN_WHOLE], ids=str)
+def test_a_check_of_whole_files_finds_what_no_reader_of_some_need(case):
+    with pytest.raises(CorruptShuffleError):
+        open_shuffle(case.directory / "shuffle", case.version).verify()
 
 
 def test_the_kit_has_answers_of_every_kind():

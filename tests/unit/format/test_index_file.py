@@ -68,9 +68,9 @@ REGIONS = tuple(
     replace(each, number=number)
     for number, each in enumerate(
         [
-            region([1, 1, 0, 6, 1], table=[(0, 8, 20, 30, 1, 2**32 - 1), (4, 32, 7, 7, 0, 0)]),
+            region([1, 1, 0, 6, 1], table=[(0, 8, 20, 30, 1, 2**32 - 1), (4, 32, 7, 0, 0, 0)]),
             region([3, 1], gaps=[2, 2], first=2, table=[(0, 40, 8, 9, 1, 12), (3, 48, 3, 9, 1, 1)]),
-            region([6], gaps=[4], table=[(0, 56, 3, 3, 0, 5)]),
+            region([6], gaps=[4], table=[(0, 56, 3, 0, 0, 5)]),
         ]
     )
 )
@@ -366,6 +366,7 @@ def test_a_directory_of_something_else_is_refused(metadata):
         (0, {"column_raw_length": [30, -9]}),
         (0, {"column_raw_length": [1 << 62, 0]}),
         (0, {"column_raw_length": [30, 7, 1]}),
+        (0, {"column_raw_length": [30, 7]}),
         (0, {"frame_length": [20, 0]}),
         (0, {"frame_length": [(1 << 63) - 1, 7]}),
         (0, {"frame_length": [20]}),

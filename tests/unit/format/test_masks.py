@@ -25,7 +25,7 @@ def as_lists(rows):
 
 @given(rows=ROWS, others=ROWS)
 def test_a_mask_has_its_rows_after_it_was_encoded(rows, others):
-    mask = RowMask.decode(RowMask.of(rows).encode(), num_rows(rows), 4)
+    mask = RowMask.decode(RowMask.of(rows).encode(), num_rows(rows), 4, 1_000_000)
     assert as_lists(mask.rows()) == as_lists(rows)
     united = mask.united(others).rows()
     expected = {
@@ -46,19 +46,27 @@ def test_any_rows_are_asked_for(rows, region, first, data):
 
 
 @pytest.mark.parametrize(
-    ("rows", "stated", "regions"),
-    [({0: [1, 2]}, 3, 1), ({2: [1]}, 1, 2), ({0: [0]}, 0, 1)],
-)
-def test_a_mask_of_other_rows_is_refused(rows, stated, regions):
+    ("rows", "stated", "regions", "stored"),
+    [
+        ({0: [1, 2]}, 3, 1, 9), ({2: [1]}, 1, 2, 9), ({0: [0]}, 0, 1, 9),
+        ({0: [1, 9]}, 2, 1, 9), ({1: [7]}, 1, 3, 9), ({0: [70_000]}, 1, 1, 70_000),
+    ],
+)  # fmt: skip
+def test_a_mask_of_other_rows_is_refused(rows, stated, regions, stored):
     frame = RowMask.of({at: np.array(each) for at, each in rows.items()}).encode()
-    with pytest.raises(ValueError, match=r"has 2 rows|no region|has 1 rows"):
-        RowMask.decode(frame, stated, regions)
+    with pytest.raises(ValueError, match=r"has [12] rows|no region|cannot be there"):
+        RowMask.decode(frame, stated, regions, stored)
+
+
+def test_the_last_row_of_a_file_may_be_masked():
+    frame = RowMask.of({1: np.array([6])}).encode()
+    assert as_lists(RowMask.decode(frame, 1, 3, 9).rows()) == {1: [6]}
 
 
 def test_bytes_that_are_no_mask_are_refused():
     with pytest.raises(ValueError, match="no mask"):
-        RowMask.decode(b"abc", 1, 1)
+        RowMask.decode(b"abc", 1, 1, 9)
     first = RowMask.of({0: np.array([9])})
     twice = RowMask(np.array([0, 0]), first._bitmaps * 2)
     with pytest.raises(ValueError, match="not in order"):
-        RowMask.decode(twice.encode(), 2, 1)
+        RowMask.decode(twice.encode(), 2, 1, 99)

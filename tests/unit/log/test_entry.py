@@ -339,7 +339,7 @@ def test_sections_of_another_form_are_refused(sections):
         ([["added", -1, 0, 0]], "Expected `int` >= 0"),
         ([["added", 5, 0]], "not of this format"),
         ([["added", 10**9, 0, 0]], "does not match its checksum"),
-        ([["a", 0, 0, 0]], "not of this format .*determining content size"),
+        ([["jobs", 0, 0, 0]], "not of this format .*determining content size"),
         ([[5, 0, 0, 0]], "not of this format"),
         (None, "not of this format"),
     ],
