@@ -44,7 +44,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo quick test test-lowest integration nightly torture stores bench load simulate explore mutants format lint typecheck \
+.PHONY: help setup demo quick test test-lowest integration nightly torture stores damages bench load simulate explore mutants format lint typecheck \
     check docs dist older sparks outcomes release clean python java integration-chosen integration-session integration-processes \
     store-servers store-servers-if-possible
 
@@ -108,6 +108,9 @@ stores: java $(ARCHIVE) store-servers ## Run on every object store what takes lo
 	NIGHTLY=1 CI=true INTEGRATION_MASTER=local[2,2] "$(PY)" -m pytest $(ON_STORES) \
 	    --stores docs/reference/object-stores.json $(ARGS); \
 	    status=$$?; "$(PY)" -m tests.support.reference_pages && exit $$status
+
+damages: $(STAMP) ## Flip bits of the kit and cut its files 100,000 times: a quarter of an hour (ARGS="--times 30")
+	"$(PY)" -m tests.compat.flips $(ARGS)
 
 bench: java $(STAMP) ## Measure engine and connector (BENCH_ARGS are passed on)
 	"$(PY)" -m integration.bench $(BENCH_ARGS)
