@@ -77,10 +77,22 @@ class _Block(NamedTuple):
     """Its statistics as they are stored; None where they were not read."""
     num_bytes: int
 
+    def with_section(self, section: memoryview) -> _Block:
+        """Return it with its statistics."""
+        return self._replace(section=section, num_bytes=self.num_bytes + len(section))
+
     @property
     def parts(self) -> tuple[Region, ...]:
         """Its parts, which share the memory of the table."""
         return () if self.table is None else tuple(map(self.table.at, self.rows))
+
+
+class _Held(NamedTuple):
+    """Bytes of an index that may still be needed."""
+
+    first: int
+    """The byte at which they begin."""
+    content: bytes
 
 
 @dataclass(slots=True)
@@ -223,16 +235,16 @@ class PartitionedFileReader:
         self.file = file
         self._masks = storage if masks is None else masks
         self._mask: RowMask | None = None
-        self._file_bytes: bytes | None = None
-        """Of a small index: its blocks and statistics are never asked for again."""
+        self._held: _Held | None = None
+        """Of a small index, so that neither blocks nor statistics are asked for again."""
         self._blocks: dict[int, _Block] = {}
         self._last: _Joined | None = None
         self._regions: tuple[Region, ...] | None = None
         start = file.index_bytes - TAIL_BYTES - file.directory_bytes
         if file.index_bytes <= SMALL_BYTES or start < 0:
-            self._file_bytes = storage.read(file.index_path, num_bytes=file.index_bytes)
+            self._held = _Held(0, storage.read(file.index_path, num_bytes=file.index_bytes))
         with self.located():
-            (stored,) = self._read([(max(start, 0), file.directory_bytes)])
+            (stored,) = self._read([(max(start, 0), file.directory_bytes)], self._held)
             self.directory = decode_directory(
                 check_part(stored, file.directory_crc32, "the directory of the index")
             )
@@ -279,10 +291,10 @@ class PartitionedFileReader:
             msg = str(error) if self._where in str(error) else f"{self._where}: {error}"
             raise type(error)(msg) from error
 
-    def _read(self, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
-        whole = self._file_bytes
-        if whole is not None:
-            return [memoryview(whole)[start : start + length] for start, length in ranges]
+    def _read(self, ranges: Sequence[tuple[int, int]], held: _Held | None) -> list[memoryview]:
+        if held is not None:
+            view = memoryview(held.content)
+            return [view[start - held.first :][:length] for start, length in ranges]
         found = self.storage.get_ranges(self.file.index_path, ranges)
         return [memoryview(buffer) for buffer in found]
 
@@ -303,33 +315,38 @@ class PartitionedFileReader:
         return self._fetch(self._numbers_of(ranges), with_statistics=self._has_any(columns))
 
     def _fetch(self, numbers: Sequence[int], *, with_statistics: bool) -> list[FetchedBlock]:
-        missing = [
-            number
-            for number in numbers
-            if (block := self._blocks.get(number)) is None
-            or (with_statistics and block.section is None)
-        ]
-        if not missing:
-            return []
-        places = [self.directory.blocks[number] for number in missing]
-        ranges = [place.ranges[0] for place in places]
+        held = self._held  # before: another thread drops it of blocks that are there
+        missing = [number for number in numbers if number not in self._blocks]
+        lacking = []
         if with_statistics:
-            ranges += [place.ranges[1] for place in places]
+            known = ((number, self._blocks.get(number)) for number in numbers)
+            lacking = [number for number, block in known if block and block.section is None]
+        if not missing and not lacking:
+            return []
+        places = self.directory.blocks
+        of_sections = [*missing, *lacking] if with_statistics else []
+        ranges = [places[number].ranges[0] for number in missing]
+        ranges += [places[number].ranges[1] for number in of_sections]
         of_file = self.metadata.data_bytes, self.metadata.num_subpartitions
         fetched = []
         with self.located():
-            found = self._read_adjacent(ranges)
-            sections = iter(found[len(places) :])
-            for number, place, frame in zip(missing, places, found, strict=False):
+            found = iter(self._read_adjacent(ranges, held))
+            frames = [next(found) for _ in missing]
+            sections = dict(zip(of_sections, found, strict=True))
+            for number, section in sections.items():
+                check_part(section, places[number].statistics_crc32, "statistics")
+            for number, frame in zip(missing, frames, strict=True):
+                place = places[number]
                 check_part(frame, place.crc32, "a block of the index")
-                section = next(sections, None)
-                if section is not None:
-                    check_part(section, place.statistics_crc32, "statistics")
                 stored = StoredBlock(frame, place.first, place.end, *of_file)
-                fetched.append(FetchedBlock(self, number, stored, section))
+                fetched.append(FetchedBlock(self, number, stored, sections.get(number)))
+        for number in lacking:
+            self._blocks[number] = self._blocks[number].with_section(sections[number])
         return fetched
 
-    def _read_adjacent(self, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
+    def _read_adjacent(
+        self, ranges: Sequence[tuple[int, int]], held: _Held | None
+    ) -> list[memoryview]:
         """Read ranges, of which those that are adjacent are read together."""
         joined: list[tuple[int, int]] = []
         at = []
@@ -341,7 +358,7 @@ class PartitionedFileReader:
                 at.append((len(joined), 0, length))
                 joined.append((start, length))
         wanted = [place for place in joined if place[1]]
-        found = dict(zip(wanted, self._read(wanted), strict=True))
+        found = dict(zip(wanted, self._read(wanted, held), strict=True))
         return [
             found[joined[i]][start : start + length] if length else memoryview(b"")
             for i, start, length in at
@@ -352,7 +369,20 @@ class PartitionedFileReader:
         """Bytes of memory that it keeps, about."""
         blocks = sum(block.num_bytes for block in list(self._blocks.values()))
         mask = 0 if self._mask is None else self._mask.nbytes
-        return self.file.directory_bytes + blocks + len(self._file_bytes or b"") + mask
+        held = 0 if self._held is None else len(self._held.content)
+        return self.file.directory_bytes + blocks + held + mask
+
+    def add(self, number: int, block: _Block) -> None:
+        """Keep a block; when all are there, a small index is needed for statistics alone."""
+        known = self._blocks.get(number)
+        if known is None or known.section is None:  # another thread may have asked for more
+            self._blocks[number] = block
+        if self._held is not None and len(self._blocks) == len(self.directory.blocks):
+            places = [place.ranges[1] for place in self.directory.blocks]
+            first = min((start for start, length in places if length), default=0)
+            end = max((sum(place) for place in places if place[1]), default=0)
+            before, content = self._held
+            self._held = _Held(first, content[first - before : end - before])
 
     @property
     def mask(self) -> RowMask | None:
@@ -542,9 +572,7 @@ def _decode_run(run: Sequence[FetchedBlock]) -> None:
     for (reader, number, _, section), rows, size in zip(
         run, map(range, ends, ends[1:]), sizes, strict=False
     ):
-        known = reader._blocks.get(number)
-        if known is None or known.section is None:  # another thread may have asked for more
-            reader._blocks[number] = _Block(table, rows, section, size + len(section or b""))
+        reader.add(number, _Block(table, rows, section, size + len(section or b"")))
 
 
 def chunk_rows(regions: Iterable[Region]) -> Int64Array:

@@ -352,8 +352,7 @@ class PosixReader:
     def __init__(self, root: Root, path: str) -> None:
         self._path = f"{root}/{path}"  # no Path: a lookup opens hundreds of files
         with os_errors("read it", self._path):
-            self._handle = open_file(root, path)
-            self._num_bytes = os.fstat(self._handle).st_size
+            self._handle, self._num_bytes = open_file(root, path)
 
     @property
     def num_bytes(self) -> int:
@@ -379,9 +378,8 @@ class MappedReader:
     def __init__(self, root: Root, path: str) -> None:
         self._path = root.path / path
         with os_errors("map it", self._path):
-            handle = open_file(root, path)
+            handle, size = open_file(root, path)
             try:
-                size = os.fstat(handle).st_size
                 # An empty file cannot be mapped. The mapping outlives the descriptor.
                 whole = mmap.mmap(handle, size, prot=mmap.PROT_READ) if size else b""
                 self._whole = pa.py_buffer(whole)

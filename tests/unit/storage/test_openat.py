@@ -22,6 +22,7 @@ from arrow_format import (
 )
 from arrow_format.jobs.cleanup import abort_job
 from arrow_format.jobs.commit import commit_job
+from arrow_format.storage import openat
 from arrow_format.storage.local_dir_removal import clear_roots
 from arrow_format.storage.local_dirs import make_root
 from arrow_format.storage.open import ObjectStat, PosixStorage
@@ -32,6 +33,15 @@ from tests.support.small_shuffles import begin, files_below, numbered, run, valu
 
 PROJECT = Path(__file__).parents[3]
 FAST = WriteOptions(sync=False)
+
+
+@pytest.fixture(autouse=True, params=["by one call", "part by part"])
+def way(request, monkeypatch):
+    """How files are opened to be read."""
+    if request.param == "part by part":
+        monkeypatch.setattr(openat, "_system_call", None)
+    elif openat._system_call is None:
+        pytest.skip("this system has no openat2")
 
 
 @pytest.fixture
