@@ -9,6 +9,7 @@ write other bytes.
 from __future__ import annotations
 
 import datetime as dt
+import json
 import os
 import random
 import re
@@ -54,6 +55,7 @@ from tests.compat import golden as golden_module
 from tests.compat import later, rare, schemas
 from tests.compat.contradictions import RULES, contradictions
 from tests.compat.golden import ELSEWHERE, Golden, fixed_ids, flights, moved
+from tests.compat.kit import DIGESTS, digests
 from tests.compat.rare import put_range
 from tests.support.consumers import ConsumerRegistry
 from tests.support.hostile import forged_frame
@@ -622,6 +624,7 @@ def main() -> None:
             (made,) = Path(scratch).iterdir()
             if made.name not in there:
                 shutil.copytree(made, here / made.name)
+    DIGESTS.write_text(json.dumps(digests(), indent=1) + "\n")
 
 
 if __name__ == "__main__":

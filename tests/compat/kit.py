@@ -15,6 +15,7 @@ import sys
 import tempfile
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,9 @@ from tests.compat.golden import ELSEWHERE, HERE, moved
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+DIGESTS = HERE.parent / "digests.json"
+"""What :func:`digests` returned when the kit was changed last."""
 
 UNORDERED = ("combined",)
 """Shuffles of which rows of a region are in no order."""
@@ -90,6 +94,19 @@ def cases() -> list[Case]:
         answers = json.loads(path.read_text())
         found += [Case(path.parent.name, int(of), answer) for of, answer in answers.items()]
     found += [Case(of.name, of.version, of.answer, of) for of in DAMAGES]
+    return found
+
+
+def digests() -> dict[str, str]:
+    """Return a digest of the names and bytes of each shuffle of the kit, by its directory."""
+    found = {}
+    for directory in sorted(HERE.iterdir()):
+        digest = sha256()
+        for file in sorted(file for file in directory.rglob("*") if file.is_file()):
+            content = file.read_bytes()
+            digest.update(f"{file.relative_to(directory).as_posix()} {len(content)}\n".encode())
+            digest.update(content)
+        found[directory.name] = digest.hexdigest()
     return found
 
 

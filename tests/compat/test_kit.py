@@ -8,7 +8,7 @@ import pytest
 
 from arrow_format import CorruptShuffleError, open_shuffle
 from tests.compat.golden import HERE, SEEN_WHOLE
-from tests.compat.kit import cases, copied, problems, read_alike
+from tests.compat.kit import DIGESTS, cases, copied, digests, problems, read_alike
 from tests.compat.product import read
 from tests.compat.schemas import HERE as SCHEMAS
 from tests.compat.schemas import schemas
@@ -35,6 +35,13 @@ def test_rows_read_without_an_order_are_those_of_the_kit(case, tmp_path):
 def test_a_check_of_whole_files_finds_what_no_reader_of_some_need(case):
     with pytest.raises(CorruptShuffleError):
         open_shuffle(case.directory / "shuffle", case.version).verify()
+
+
+def test_the_bytes_of_the_kit_are_kept():
+    kept, found = json.loads(DIGESTS.read_bytes()), digests()
+    changed = sorted(name for name in kept.keys() | found if kept.get(name) != found.get(name))
+    why = "changed: a line of CHANGELOG.md says why, and `python -m tests.compat.datagen` keeps it"
+    assert not changed, f"{', '.join(changed)} {why}"
 
 
 def test_the_kit_has_answers_of_every_kind():
