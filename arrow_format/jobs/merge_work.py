@@ -6,6 +6,8 @@ import secrets
 import time
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain, groupby
+from operator import itemgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
@@ -25,16 +27,16 @@ from arrow_format.read.index_cache import IndexCache
 from arrow_format.storage.local_dirs import ReadRoots, WriteRoots, first_root
 from arrow_format.write.clustering import region_chunk_bytes
 from arrow_format.write.counters import sum_counters
-from arrow_format.write.merger import (
+from arrow_format.write.merge_check import (
     MAX_COMPARED_BYTES,
     MAX_COMPARED_ROWS,
     NUM_COMPARED,
-    ignore,
-    merge_files,
+    by_subpartition,
+    chosen,
+    compare,
     rows_at_ends,
-    rows_differ,
-    subpartition_at_ends,
 )
+from arrow_format.write.merger import ignore, merge_files
 from arrow_format.write.region_file import read_back, write_region_file
 
 if TYPE_CHECKING:
@@ -48,10 +50,6 @@ if TYPE_CHECKING:
     from arrow_format.read.shuffle import Shuffle
     from arrow_format.write.merge_policy import PlannedMerge
     from arrow_format.write.range_plan import Piece
-
-
-MAX_COMPARED_CHUNKS = 512
-"""Chunks of inputs that a task of a merge by subpartition reads again, to compare their rows."""
 
 
 class MergeWork(Protocol):
@@ -113,7 +111,7 @@ class MapOutputMerges:
             on_bytes(num_bytes)
 
         merged = merge_files(
-            [indexes.index_of(version, output, file) for output in inputs for file in output.files],
+            [*indexes.indexes_of(version, [(o, file) for o in inputs for file in o.files])],
             rewrite=self.merges[number].rewrite,
             max_fan_in=self.max_fan_in,
             roots=_roots(job, number, attempt),
@@ -256,8 +254,7 @@ class SubpartitionMerge:
     def _compare(self, piece: Piece, written: Sequence[PartitionedFileReader]) -> None:
         """Read some subpartitions from the inputs again, and compare their unicast rows.
 
-        All tasks together compare as many as a merge into one file, unless there are many inputs:
-        each has a chunk of every one.
+        All tasks together compare as many as a merge into one file.
         """
         if piece.kind is RegionKind.BROADCAST or not written:
             return
@@ -266,13 +263,14 @@ class SubpartitionMerge:
         rows, raw = shuffle.weights(within=range(piece.first, piece.end))
         fit = (rows > 0) & (rows <= MAX_COMPARED_ROWS) & (raw <= MAX_COMPARED_BYTES)
         candidates = piece.first + np.flatnonzero(fit)
-        most = min(NUM_COMPARED // self.num_tasks, MAX_COMPARED_CHUNKS // len(piece.regions))
-        places = np.linspace(0, len(candidates) - 1, min(max(most, 1), len(candidates)))
-        for number in candidates[places.astype(int)].tolist():
-            read = [run.batch for run in shuffle.rows([number], regions=piece.regions)]
-            expected = rows_at_ends(pa.Table.from_batches(read, schema))
-            if expected != subpartition_at_ends(written, written[0], number):
-                raise rows_differ(written[0], f"rows of subpartition {number}")
+        most = max(NUM_COMPARED // self.num_tasks, 1)
+        some = chosen(candidates, most, len(piece.regions))
+        read = map(by_subpartition, shuffle.rows(some, regions=piece.regions))
+        expected = {
+            number: rows_at_ends(pa.Table.from_batches([rows for _, rows in several], schema))
+            for number, several in groupby(chain.from_iterable(read), key=itemgetter(0))
+        }
+        compare(written[0], expected, written)
 
     def replacements(
         self, job: ShuffleJob, statuses: Iterable[MapStatus]

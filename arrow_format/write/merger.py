@@ -2,7 +2,7 @@
 
 Inputs are only read. The output is read back and compared with them before it is returned; on any
 failure it is removed. :func:`merge_files` picks a directory for the output,
-:class:`PartitionedFileMerger` writes it, :func:`check_merged` compares it.
+:class:`PartitionedFileMerger` writes it, and :mod:`~arrow_format.write.merge_check` compares it.
 Source: FLIP-148, ``PartitionedFileMerger``.
 """
 
@@ -10,40 +10,28 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, replace
-from math import inf
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 
-from arrow_format.arrays.buffers import to_arrow
-from arrow_format.arrays.radix_sort import sort_permutation
-from arrow_format.arrays.row_sizes import most_items
 from arrow_format.arrays.schema_evolution import (
     can_read_as,
-    has_same_columns,
     shared_columns,
 )
-from arrow_format.arrays.selection import take
-from arrow_format.errors import CorruptShuffleError, OptionError, SchemaError, StorageError
-from arrow_format.format.evolved_chunks import ChunkDecoders
-from arrow_format.format.ipc import byte_schema
+from arrow_format.errors import OptionError, SchemaError, StorageError
 from arrow_format.format.regions import RegionKind
-from arrow_format.keys.spark_order import key_codes
-from arrow_format.read.chunk_reader import ChunkReader
-from arrow_format.read.fetched_chunks import read_rows
 from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.open import ObjectNotFoundError
+from arrow_format.write.merge_check import check_merged
 from arrow_format.write.merge_policy import MAX_FAN_IN
 from arrow_format.write.partitioned_file import INDEX_RESERVE_BYTES, PartitionedFileWriter
-from arrow_format.write.region_copier import RegionCopier, check_written, chunk_contents
+from arrow_format.write.region_copier import RegionCopier
 from arrow_format.write.region_joiner import RegionJoiner, sized_regions
 from arrow_format.write.rewrite_plan import plan_fan_in, plan_runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from arrow_format.keys.sort_keys import SortBy
     from arrow_format.model import Int64Array, PartitionedFile, PartitionedFileMetadata
     from arrow_format.options import WriteOptions
     from arrow_format.storage.local_dirs import WriteRoots
@@ -290,125 +278,3 @@ def _statistics_of_any(
     """Columns that have statistics in some input; those of copied chunks of others stay unknown."""
     known = {name for index in inputs for name in index.metadata.statistics}
     return tuple(name for name in metadata.data_schema.names if name in known)
-
-
-NUM_COMPARED = 16
-"""Subpartitions whose rows are compared."""
-
-MAX_COMPARED_ROWS = 20_000
-"""A subpartition with more rows is not compared: all of them would be in memory."""
-
-MAX_COMPARED_BYTES = 64 << 20
-"""... nor is one with more bytes, a value inside of a list counting as one byte more."""
-
-ROWS_COMPARED = 256
-"""Rows at both ends of a subpartition whose bytes are compared."""
-
-
-def check_merged(merged: PartitionedFileReader, inputs: Sequence[PartitionedFileReader]) -> None:
-    """Read a merged file whole and compare it with its inputs.
-
-    Raises CorruptShuffleError when it cannot be read back as it was written, or its subpartitions
-    have other rows than those of the inputs.
-    """
-    n = merged.metadata.num_subpartitions
-    expected = np.zeros(n, np.int64)
-    for index in inputs:
-        expected += index.totals[0]
-    num_rows, _ = merged.totals
-    stored = merged.file.num_rows, merged.file.num_broadcast_rows
-    if not np.array_equal(expected, num_rows) or stored != (
-        sum(index.file.num_rows for index in inputs),
-        sum(index.file.num_broadcast_rows for index in inputs),
-    ):
-        raise rows_differ(merged, "the number of rows")
-    schema = merged.metadata.data_schema
-    alike = [index for index in inputs if has_same_columns(index.metadata.data_schema, schema)]
-    copied = [text for index in alike for text in chunk_contents(index).values()]
-    check_written(merged, set(copied), schema)
-    if len(alike) < len(inputs) or copied != [*chunk_contents(merged).values()]:
-        _compare_rows(merged, inputs, expected)
-
-
-def _compare_rows(
-    merged: PartitionedFileReader, inputs: Sequence[PartitionedFileReader], rows: Int64Array
-) -> None:
-    candidates = np.flatnonzero((rows > 0) & (rows <= MAX_COMPARED_ROWS))
-    places = np.linspace(0, len(candidates) - 1, min(NUM_COMPARED, len(candidates))).astype(int)
-    for subpartition in np.unique(candidates[places]).tolist():
-        expected = subpartition_at_ends(inputs, merged, subpartition, max_bytes=MAX_COMPARED_BYTES)
-        if expected is not None and expected != subpartition_at_ends(
-            [merged], merged, subpartition
-        ):
-            raise rows_differ(merged, f"rows of subpartition {subpartition}")
-
-
-def subpartition_at_ends(
-    files: Sequence[PartitionedFileReader],
-    merged: PartitionedFileReader,
-    subpartition: int,
-    *,
-    max_bytes: float = inf,
-) -> tuple[int, list[pa.RecordBatch]] | None:
-    """Return the number of unicast rows of a subpartition, and the bytes of the first and last.
-
-    Bytes, because NaN does not equal itself, and not every value has a form in Python. None when
-    the rows have more than ``max_bytes``.
-    """
-    schema, sort_by = merged.metadata.data_schema, merged.metadata.sort_by
-    decoders = ChunkDecoders(schema)
-    regions = []
-    num_bytes = 0
-    for file in files:
-        chunks = ChunkReader(file, decoders.of(file.metadata.data_schema))
-        for number, region in enumerate(file.regions):
-            if region.kind is RegionKind.UNICAST:
-                batches = []
-                for batch, _ in read_rows(
-                    chunks, number, number + 1, subpartition, subpartition + 1
-                ):
-                    # A value inside of a list may take no byte; the bound limits their number too.
-                    num_bytes += batch.nbytes + most_items(batch)
-                    if num_bytes > max_bytes:
-                        return None
-                    batches.append(batch)
-                table = pa.Table.from_batches(batches, schema).combine_chunks()
-                if sort_by and _sorted(table, sort_by) is not table:
-                    raise rows_differ(merged, f"the order of rows of subpartition {subpartition}")
-                regions.append(table)
-    rows = pa.concat_tables([schema.empty_table(), *regions])
-    if sort_by:
-        rows = _sorted(rows.combine_chunks(), sort_by)
-    return rows_at_ends(rows)
-
-
-def rows_at_ends(rows: pa.Table) -> tuple[int, list[pa.RecordBatch]]:
-    """Return the number of rows, and the bytes of the first and last, to compare them."""
-    ends = [rows.slice(0, ROWS_COMPARED), rows.slice(max(len(rows) - ROWS_COMPARED, 0))]
-    return len(rows), [_as_bytes(end) for end in ends]
-
-
-def _as_bytes(rows: pa.Table) -> pa.RecordBatch:
-    """Return the rows as columns of bytes, which are equal exactly where the bytes are."""
-    columns = [column.combine_chunks() for column in rows.columns]
-    message = pa.RecordBatch.from_arrays(columns, schema=rows.schema).serialize()
-    return pa.ipc.read_record_batch(message, byte_schema(rows.schema))
-
-
-def _sorted(rows: pa.Table, sort_by: SortBy) -> pa.Table:
-    """Return the rows stably sorted; the table itself when they are in order already."""
-    if len(rows) < 2:
-        return rows
-    codes = key_codes([rows[name].chunk(0) for name, _ in sort_by], [order for _, order in sort_by])
-    permutation = sort_permutation(codes)
-    if bool((permutation[1:] > permutation[:-1]).all()):
-        return rows
-    return take(rows, to_arrow(permutation))
-
-
-def rows_differ(merged: PartitionedFileReader, what: str) -> CorruptShuffleError:
-    """Return the error of a merged file that has other rows than its inputs."""
-    return CorruptShuffleError(
-        f"{merged.storage.root}/{merged.file.data_path}: {what} differ from the files it was "
-        "merged from, which are unharmed. Please report this"
-    )
