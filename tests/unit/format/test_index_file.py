@@ -28,7 +28,7 @@ from arrow_format.format.index_file import (
 )
 from arrow_format.format.regions import PrefixSums, Region, RegionKind, region_of
 from arrow_format.read.partitioned_file import decode_fetched
-from arrow_format.read.plan import plan_chunks
+from arrow_format.read.plan import plan_chunks, plan_ranges, plan_together
 from tests.support.guarantees import guarantee
 from tests.support.hostile import index_parts
 from tests.support.indexes import decode_index, part_of, reader_of, said_of
@@ -212,13 +212,13 @@ def test_blocks_say_what_the_regions_do(case, data):
                 assert region.subpartitions_of_rows(0, region.num_rows, n).tolist() == ids.tolist()
 
 
-@given(st.lists(files(), min_size=2, max_size=5))
-def test_blocks_of_several_files_are_decoded_as_those_of_each(cases):
+@given(st.lists(files(), min_size=2, max_size=5), st.data())
+def test_blocks_of_several_files_are_decoded_and_planned_as_those_of_each(cases, data):
     readers = []
     for n, regions, data_bytes in cases:
         metadata = replace(METADATA, num_subpartitions=n, data_bytes=data_bytes)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(index_file, "BLOCK_BYTES", 60)
+            patch.setattr(index_file, "BLOCK_BYTES", data.draw(st.sampled_from([60, 32 << 10])))
             index = encode_index(metadata, regions)
         readers.append(reader_of(index, said_of(index)))
     decode_fetched(chain.from_iterable(reader.fetch(None) for reader in readers))
@@ -226,6 +226,14 @@ def test_blocks_of_several_files_are_decoded_as_those_of_each(cases):
         assert reader.fetch(None) == []
         found = whole_regions(reader.of_ranges([(0, n)]).regions, reader.metadata)
         assert plain(found, n) == plain(regions, n)
+    first, end = sorted(data.draw(st.sets(st.integers(0, 41), min_size=2, max_size=2)))
+    ranges = [(first, end)]
+    parts = [reader.of_ranges(ranges) for reader in readers if reader.num_subpartitions >= end]
+    parts = [part for part in parts if part.in_table]
+    planned = [[*chunks] for chunks in plan_together(parts, [ranges] * len(parts), 0)]
+    assert planned == [
+        [*plan_ranges(part.regions, ranges, part.metadata.num_subpartitions)] for part in parts
+    ]
 
 
 def test_a_range_of_a_large_index_opens_the_blocks_of_the_range_alone():
