@@ -139,7 +139,7 @@ def test_a_range_that_a_map_task_orders(path, monkeypatch):
     """Either way makes the same rows, and one region."""
     write_numbers(path, tasks=6, rows=60_000)
     expected = open_shuffle(path).to_table()
-    options = replace(FAST, sort_buffer_bytes=4 << 20)
+    options = replace(FAST, sort_buffer_bytes=8 << 20)
     for is_many in (False, True):
         always = partial(lambda answer, *_: answer, is_many)
         copy = path.with_name(f"copy-{is_many}")
