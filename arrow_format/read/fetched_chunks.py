@@ -42,6 +42,9 @@ many as the one before."""
 
 MAX_RUN_ROWS = 128 << 10
 
+ONE_CHUNK = 0
+"""As the most bytes of a run: each chunk by itself, for who counts on the memory of one."""
+
 
 class FetchedChunk(NamedTuple):
     """A chunk as it was fetched, and what is wanted of it."""
@@ -77,33 +80,43 @@ class Tested:
 
 
 def read_rows(
-    source: ChunkReader, first_region: int, end_region: int, first: int, end: int
+    source: ChunkReader,
+    first_region: int,
+    end_region: int,
+    first: int,
+    end: int,
+    *,
+    most_bytes: int = MAX_RUN_BYTES,
 ) -> Iterator[tuple[pa.RecordBatch, Int32Array]]:
     """Yield the rows of subpartitions ``[first, end)`` from adjacent regions, in file order.
 
-    Each item is the rows of some chunks and the subpartition of each row.
+    Each item is the rows of some chunks, of ``most_bytes`` if they are several, and the
+    subpartition of each row.
     """
     plan = source.plan(first_region, end_region, first, end)
     chunks = (
         FetchedChunk(source, chunk, source.to_decode(chunk, stored))
         for chunk, stored in source.fetched(plan)
     )
-    for run in in_runs(chunks):
+    for run in in_runs(chunks, most_bytes):
         found = decoded_rows(run, first, end)
         del run  # a suspended frame would keep it while its consumer works
         yield from map(attrgetter("batch", "subpartitions"), found)
 
 
 def in_runs(
-    fetched: Iterable[FetchedChunk], of: Callable[[FetchedChunk], object] | None = None
+    fetched: Iterable[FetchedChunk],
+    most_bytes: int = MAX_RUN_BYTES,
+    of: Callable[[FetchedChunk], object] | None = None,
 ) -> Iterator[list[FetchedChunk]]:
     """Yield chunks in runs of those that are decoded together, in their order.
 
-    All of a run have one decoder, and the same ``of``.
+    All of a run have one decoder, and the same ``of``. Several have ``most_bytes`` of packed
+    columns at most.
     """
     run: list[FetchedChunk] = []
     decoder: ChunkDecoder | None = None
-    most, num_bytes, num_rows = FIRST_RUN_BYTES, 0, 0
+    most, num_bytes, num_rows = min(FIRST_RUN_BYTES, most_bytes), 0, 0
     for one in fetched:
         of_chunk = one.packed_bytes
         num_bytes += of_chunk
@@ -113,7 +126,7 @@ def in_runs(
         is_apart = is_apart or (of is not None and of(one) != of(run[0]))
         if run and (is_apart or num_bytes > most or num_rows > MAX_RUN_ROWS):
             yield run
-            most = min(2 * most, MAX_RUN_BYTES)
+            most = min(2 * most, most_bytes)
             run, num_bytes, num_rows = [], of_chunk, end - first
         decoder = one.source.decoder if one.can_be_joined else None
         run.append(one)

@@ -179,7 +179,7 @@ def _decoded(
         FetchedChunk(source, chunk, source.to_decode(chunk, stored))
         for source, chunk, stored in fetched
     )
-    for run in in_runs(chunks, of):
+    for run in in_runs(chunks, of=of):
         yield from decode_run(run)
         if on_bytes is not None:
             on_bytes(sum(one.chunk.num_bytes for one in run))

@@ -22,6 +22,8 @@ from arrow_format.format.evolved_chunks import ChunkDecoders
 from arrow_format.log.reader import translate_gone
 from arrow_format.read.chunk_reader import ChunkReader
 from arrow_format.read.fetched_chunks import (
+    MAX_RUN_BYTES,
+    ONE_CHUNK,
     FetchedChunk,
     Tested,
     decode_run,
@@ -215,7 +217,7 @@ class SortMergeSubpartitionReader:
             max(_wanted_bytes(source, chunks, row_bytes)) for source, chunks in runs
         )
         if 2 * resident_bytes <= max_bytes:
-            return [self.rows([run]) for run in runs]
+            return [self.rows([run], run_bytes=ONE_CHUNK) for run in runs]
         slice_bytes = max(max_bytes // (2 * len(runs)), MIN_SLICE_BYTES)
         return [self._slices(source, chunks, slice_bytes, row_bytes) for source, chunks in runs]
 
@@ -315,8 +317,12 @@ class SortMergeSubpartitionReader:
         self,
         plan: Iterable[tuple[ChunkReader, Iterable[ChunkRead]]],
         kept: KeptChunks | None = None,
+        run_bytes: int = MAX_RUN_BYTES,
     ) -> Iterator[Rows]:
-        """Yield the rows of chunks of :meth:`planned`, and of those ``kept`` of readers before."""
+        """Yield the rows of chunks of :meth:`planned`, and of those ``kept`` of readers before.
+
+        Those of ``run_bytes`` of packed columns come together.
+        """
         aside = KeptAside({} if kept is None else kept.take())
         with (
             self._translated(),
@@ -324,10 +330,10 @@ class SortMergeSubpartitionReader:
         ):
             if self._tested is not None:
                 # No chunk that a filter was asked about is kept.
-                yield from self._decoded_rows(fetched)
+                yield from self._decoded_rows(fetched, run_bytes)
                 return
             chunks = self._checked(fetched, to_their_end=kept is not None)
-            with closing(self._map_ahead(decode_run, in_runs(chunks))) as decoded:
+            with closing(self._map_ahead(decode_run, in_runs(chunks, run_bytes))) as decoded:
                 for parts in decoded:
                     for run, batch in parts:
                         found = self._in_order(run, batch, aside, kept)
@@ -346,9 +352,11 @@ class SortMergeSubpartitionReader:
         ):
             yield from self._decoded_rows(fetched)
 
-    def _decoded_rows(self, fetched: Iterable[_Fetched]) -> Iterator[Rows]:
+    def _decoded_rows(
+        self, fetched: Iterable[_Fetched], run_bytes: int = MAX_RUN_BYTES
+    ) -> Iterator[Rows]:
         """Yield the rows wanted of chunks, of which nothing is kept."""
-        runs = in_runs(self._checked(fetched))
+        runs = in_runs(self._checked(fetched), run_bytes)
         rows_of_run = partial(decoded_rows, first=self.first, end=self.end, tested=self._tested)
         with closing(self._map_ahead(rows_of_run, runs)) as decoded:
             for rows in decoded:

@@ -22,7 +22,7 @@ from arrow_format.keys.partitioner import HashPartitioner
 from arrow_format.model import PartitionedFileMetadata
 from arrow_format.options import WriteOptions
 from arrow_format.read.chunk_reader import READ_AHEAD_BYTES, ChunkReader
-from arrow_format.read.fetched_chunks import read_rows
+from arrow_format.read.fetched_chunks import ONE_CHUNK, read_rows
 from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.read.plan import group_adjacent
 from arrow_format.storage.scratch import ScratchDirectory
@@ -144,7 +144,8 @@ class SpilledRows:
                 read_ahead_bytes=min(ahead_bytes, READ_AHEAD_BYTES),
                 wanted="rows that were spilled",
             )
-            for batch, _ in read_rows(chunks, 0, len(file.regions), first, end):
+            regions = 0, len(file.regions)
+            for batch, _ in read_rows(chunks, *regions, first, end, most_bytes=ONE_CHUNK):
                 yield batch
 
     def remove(self) -> None:

@@ -134,7 +134,7 @@ def ends_of(
         """Rows that are sorted by themselves: those of a region."""
         return (one.source.order, one.chunk.region) if merged.metadata.sort_by else None
 
-    for run in in_runs(_fetched(files, merged.metadata.data_schema, held, n), place_of):
+    for run in in_runs(_fetched(files, merged.metadata.data_schema, held, n), of=place_of):
         for rows_of_run in decoded_rows(run, 0, n):
             for subpartition, rows in by_subpartition(rows_of_run):
                 if subpartition in held:

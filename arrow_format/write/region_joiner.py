@@ -7,6 +7,7 @@ streamed. Source: FLIP-148, ``PartitionedFileMerger``.
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from arrow_format.format.evolved_chunks import ChunkDecoders
 from arrow_format.format.totals import arrow_bytes
 from arrow_format.keys.merge_runs import merge_sorted
 from arrow_format.read.chunk_reader import READ_AHEAD_BYTES, ChunkReader
-from arrow_format.read.fetched_chunks import read_rows
+from arrow_format.read.fetched_chunks import ONE_CHUNK, read_rows
 from arrow_format.write.clustering import SPLIT_CHUNK_BYTES, Clustering
 from arrow_format.write.rewrite_plan import plan_ranges
 from arrow_format.write.sort_buffer import SortBuffer
@@ -134,21 +135,17 @@ class RegionJoiner:
             yield batch, Clustering(self._first_subpartition, None, ranks, offsets)
 
     def _rows_of(self, subpartition: int) -> Iterator[pa.RecordBatch]:
-        sort_by = self._metadata.sort_by
+        sort_by, of_one = self._metadata.sort_by, (subpartition, subpartition + 1)
+        read = partial(read_rows, most_bytes=ONE_CHUNK)
         if not sort_by:
             rows = (
-                read_rows(
-                    self._reader(piece), piece.first, piece.end, subpartition, subpartition + 1
-                )
-                for piece in self._slices
+                read(self._reader(piece), piece.first, piece.end, *of_one) for piece in self._slices
             )
             return _batches(chain.from_iterable(rows))
         ahead = min(self._budget_bytes // len(self._regions), READ_AHEAD_BYTES)
         return merge_sorted(
             [
-                _batches(
-                    read_rows(self._reader(piece, ahead), i, i + 1, subpartition, subpartition + 1)
-                )
+                _batches(read(self._reader(piece, ahead), i, i + 1, *of_one))
                 for piece in self._slices
                 for i in range(piece.first, piece.end)
             ],

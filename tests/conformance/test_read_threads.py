@@ -115,7 +115,7 @@ def test_damage_is_found_at_the_same_chunk(tmp_path):
         return runs, str(raised.value)
 
     runs, message = outcome(1)
-    assert len(runs) > 10
+    assert len(runs) > 1
     for threads in (2, 5):
         assert outcome(threads) == (runs, message)
     assert is_clean(path)
