@@ -157,7 +157,7 @@ class ChunkDecoder:
         self.unpacker = Unpacker(schema)
         self.layout = LayoutCheck(schema)
 
-    def open(self, chunks: Sequence[StoredChunk]) -> OpenChunks:
+    def open_chunks(self, chunks: Sequence[StoredChunk]) -> OpenChunks:
         """Return chunks with no column decoded: a single one, or several of encoding ``FRAMES``.
 
         Those cost little more together than one of them. What is decoded keeps no rows in memory
@@ -187,9 +187,9 @@ class ChunkDecoder:
     def decode(self, chunks: Sequence[StoredChunk]) -> pa.RecordBatch:
         """Verify and decode chunks; an uncompressed one may be a view of what is stored.
 
-        As :meth:`open`, and raises as that and :meth:`OpenChunks.columns`.
+        As :meth:`open_chunks`, and raises as that and :meth:`OpenChunks.columns`.
         """
-        batch = self.open(chunks).batch()
+        batch = self.open_chunks(chunks).batch()
         stored, places, _ = chunks[0]
         is_view = not self.is_whole and places.encoding == Encoding.IPC
         if is_view and 2 * batch.nbytes < stored.size:

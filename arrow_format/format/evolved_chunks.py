@@ -29,9 +29,9 @@ class EvolvedChunkDecoder(ChunkDecoder):
         self.schema = self._fit.schema
         self.added_row_bytes = self._fit.added_row_bytes
 
-    def open(self, chunks: Sequence[StoredChunk]) -> OpenChunks:
+    def open_chunks(self, chunks: Sequence[StoredChunk]) -> OpenChunks:
         """Return chunks; their columns will be those of the later schema."""
-        return _EvolvedChunks(super().open(chunks), self._fit)
+        return _EvolvedChunks(super().open_chunks(chunks), self._fit)
 
 
 class _EvolvedChunks(OpenChunks):

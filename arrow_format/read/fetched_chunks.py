@@ -135,8 +135,8 @@ def in_runs(
 
 
 def open_run(run: Sequence[FetchedChunk]) -> OpenChunks:
-    """Return chunks with no column decoded; raises as :meth:`ChunkDecoder.open`."""
-    return run[0].source.decoder.open([one.part for one in run])
+    """Return chunks with no column decoded; raises as :meth:`ChunkDecoder.open_chunks`."""
+    return run[0].source.decoder.open_chunks([one.part for one in run])
 
 
 def decode_run(

@@ -50,8 +50,8 @@ EXPECTED = {
     ("overwrite", MANY): Requests(2, 3, 2, 2, 3, 0, 9),
     ("open", FEW): Requests(2, 2, 11, 0, 0, 0, 6),
     ("open", MANY): Requests(2, 2, 12, 0, 0, 0, 8),
-    ("merge", FEW): Requests(4, 5, 37, 1, 3, 0, 26),
-    ("merge", MANY): Requests(4, 5, 43, 1, 3, 0, 36),
+    ("merge", FEW): Requests(4, 5, 37, 1, 3, 0, 24),
+    ("merge", MANY): Requests(4, 5, 43, 1, 3, 0, 34),
     ("merge with nothing to do", FEW): Requests(2, 2, 12, 0, 0, 0, 6),
     ("merge with nothing to do", MANY): Requests(2, 2, 13, 0, 0, 0, 8),
     # It reads the rows of the keys' subpartitions in every region.

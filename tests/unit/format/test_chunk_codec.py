@@ -80,7 +80,7 @@ def opened(chunk, rows, schema, columns=None):
     stored = pa.py_buffer(chunk.payload)
     decoder = ChunkDecoder(schema, columns)
     places = places_of(chunk.frames, decoder.columns, rows)
-    return decoder.open([StoredChunk(stored, places, (0, rows))])
+    return decoder.open_chunks([StoredChunk(stored, places, (0, rows))])
 
 
 @FORMS

@@ -50,13 +50,13 @@ def shuffle(tmp_path):
 def decoded(monkeypatch):
     """The rows of the chunks that are decoded from here on."""
     found = []
-    real = ChunkDecoder.open
+    real = ChunkDecoder.open_chunks
 
     def open_chunks(self, chunks):
         found.extend(chunk.places.num_rows for chunk in chunks)
         return real(self, chunks)
 
-    monkeypatch.setattr(ChunkDecoder, "open", open_chunks)
+    monkeypatch.setattr(ChunkDecoder, "open_chunks", open_chunks)
     return found
 
 
