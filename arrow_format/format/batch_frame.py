@@ -62,10 +62,18 @@ def content_of(frame: bytes | memoryview) -> pa.Buffer:
         raise ValueError(msg) from error
 
 
+def states(frame: bytes | memoryview, num_bytes: int) -> bool:
+    """Whether a frame says that it decompresses to so many bytes: it makes no others then."""
+    try:
+        return bool(zstandard.frame_content_size(frame) == num_bytes)
+    except zstandard.ZstdError:
+        return False
+
+
 def content_stated(frame: bytes | memoryview, num_bytes: int) -> pa.Buffer | None:
     """Return what a frame decompresses to if it states so many bytes; None for any other."""
     try:
-        return _decompressed(frame) if zstandard.frame_content_size(frame) == num_bytes else None
+        return _decompressed(frame) if states(frame, num_bytes) else None
     except zstandard.ZstdError:
         return None
 

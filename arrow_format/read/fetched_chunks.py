@@ -244,7 +244,7 @@ def _matching(run: Sequence[FetchedChunk], tested: Tested) -> tuple[pa.RecordBat
     columns = dict(zip([*known, *others], taken, strict=True))
     batch = batch_of([columns[i] for i in range(tested.num_wanted)], schema, len(rows))
     stored = run[0].part.stored
-    if len(run) == 1 and len(rows) == chunks.num_rows and 2 * batch.nbytes < stored.size:
+    if not run[0].can_be_joined and 2 * batch.nbytes < stored.size:
         batch = copied(batch)  # views of a message: a few small columns must not pin all of it
     return batch, rows
 

@@ -43,6 +43,9 @@ eighth of them."""
 LOOKED_AT_BYTES = 4 << 20
 """Of the columns that decide, that are read together."""
 
+COMPARED_ROWS = 1 << 20
+"""Rows of a region from the first to the last chunk that are compared together, about."""
+
 
 @dataclass(slots=True)
 class Matches:
@@ -96,9 +99,7 @@ def search(
 
     scheduler = ReadScheduler(ReadBufferPool(READ_AHEAD_BYTES))
     with scheduler.add_reader(planned()) as fetched:
-        for run, batch in _decoded(
-            fetched, lambda one: (one.source.order, one.chunk.part), on_bytes
-        ):
+        for run, batch in _decoded(fetched, _place_of, on_bytes):
             among = partial(keys.among, subpartitions=_subpartitions_of(run, len(keys.wanted)))
             for (source, chunk, _), rows in _matching(run, batch, among):
                 matches = by_file.setdefault(source.order, Matches())
@@ -207,6 +208,16 @@ def subpartitions_in(region: Region, chunk: ChunkRead, num_subpartitions: int) -
     return region.subpartitions_of_rows(
         start + chunk.first_row, start + chunk.end_row, num_subpartitions
     )
+
+
+def _place_of(one: FetchedChunk) -> object:
+    """Return what chunks share whose rows are compared together: a stretch of a region.
+
+    What is asked of its rows is asked of those between the chunks too.
+    """
+    table = one.source.index.regions[one.chunk.part].chunks
+    stretch = int(table.first_row[one.chunk.chunk]) // COMPARED_ROWS
+    return one.source.order, one.chunk.part, stretch
 
 
 def _subpartitions_of(run: Sequence[FetchedChunk], num_subpartitions: int) -> Int32Array | None:

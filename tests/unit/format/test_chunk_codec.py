@@ -252,6 +252,16 @@ def test_a_frame_that_states_another_length_is_refused():
             decode(chunk, 50, schema, column_raw_length=[size])
 
 
+def test_frames_that_are_wrong_by_as_much_are_refused_together():
+    columns = {f"c{i}": np.sqrt(np.arange(2_000) + i) for i in range(6)}
+    batch = pa.record_batch(columns)
+    chunk = encoded(batch)
+    raw = [*chunk.frames.column_raw_length]
+    assert len(chunk.frames.length) == len(raw) == 6
+    with pytest.raises(CorruptShuffleError, match="ZSTD"):
+        decode(chunk, 2_000, batch.schema, column_raw_length=[raw[0] + 8, raw[1] - 8, *raw[2:]])
+
+
 def test_what_is_no_chunk():
     noise = b"no such thing"
     for encoding in Encoding:

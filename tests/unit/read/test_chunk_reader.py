@@ -1,7 +1,10 @@
 """Chunks that are opened before their columns are decoded."""
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
+from arrow_format import open_shuffle, write_shuffle
 from arrow_format.errors import CorruptShuffleError
 from arrow_format.format.chunk_codec import ChunkDecoder
 from arrow_format.options import WriteOptions
@@ -32,3 +35,19 @@ def test_an_open_chunk_is_verified_and_its_errors_say_which_it_is(tmp_path, code
         source.located(chunk),
     ):
         raise CorruptShuffleError("torn")
+
+
+def test_rows_that_a_filter_keeps_of_a_message_do_not_keep_it(tmp_path):
+    """Most of a chunk, one behind the other, of a small column beside large ones"""
+    rows = np.arange(4_000)
+    wide = {f"c{i}": rows.astype(float) for i in range(20)}
+    table = pa.table({"r": rows, "small": rows.astype(np.int8), **wide})
+    options = WriteOptions(codec="none", sync=False)
+    write_shuffle(table, tmp_path / "s", num_subpartitions=1, keys="r", options=options)
+    reader = open_shuffle(tmp_path / "s").where("r < 3000").reader(0, 1, ["small"])
+    kept = [run.batch.column(0) for run in reader]
+    assert sum(map(len, kept)) == 3_000
+    for column in kept:
+        (_, values) = column.buffers()
+        whole = values if values.parent is None else values.parent
+        assert whole.size < 8 * len(column)
