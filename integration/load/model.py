@@ -132,15 +132,15 @@ class Shuffle:
     @property
     def block_bytes(self) -> float:
         """Bytes of all blocks of an index, without their statistics."""
-        # Distances are mostly 1, and compress to little; of rows, the bytes that vary stay.
-        per_subpartition = 1.15 if 2 * self.region_rows / self.subpartitions < 256 else 2.2
+        # Distances are mostly 1, and compress to little; so do rows of which a byte says all.
+        per_subpartition = 0.65 if self.region_rows / self.subpartitions < 256 else 1.1
         ranks = self.present * per_subpartition
         return self.regions * (ranks + self.chunks * self.entry_bytes)
 
     @property
     def blocks(self) -> int:
         """Blocks of an index."""
-        raw = self.regions * (8 * self.present + self.chunks * CHUNK_RAW_BYTES)
+        raw = self.regions * (2 * self.present + self.chunks * CHUNK_RAW_BYTES)
         return math.ceil(raw / BLOCK_BYTES)
 
     def opened_bytes(self, tasks: int) -> tuple[float, int]:
