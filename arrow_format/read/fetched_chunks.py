@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from arrow_format.filters.row_filter import RowFilter
     from arrow_format.format.chunk_codec import ChunkDecoder, OpenChunks, StoredChunk
+    from arrow_format.format.regions import Region
     from arrow_format.model import Int32Array, Int64Array
     from arrow_format.read.chunk_reader import ChunkReader
     from arrow_format.read.plan import ChunkRead
@@ -329,14 +330,23 @@ def _with_subpartitions(
 def _subpartitions(
     run: Sequence[tuple[ChunkReader, ChunkRead]], rows: Int64Array | None
 ) -> Int32Array:
-    """Return the subpartition of each row that is wanted of unicast chunks, or of some ``rows``."""
-    parts = []
-    for source, chunk in run:
-        region = source.index.regions[chunk.part]
-        start = int(region.chunks.first_row[chunk.chunk])
-        n = source.index.metadata.num_subpartitions
-        parts.append(
-            region.subpartitions_of_rows(start + chunk.first_row, start + chunk.end_row, n)
-        )
-    ids = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    n = run[0][0].index.metadata.num_subpartitions
+    ids = subpartitions_of(run, n)
     return ids if rows is None else ids[rows]
+
+
+def subpartitions_of(
+    run: Sequence[tuple[ChunkReader, ChunkRead]], num_subpartitions: int
+) -> Int32Array:
+    """Return the subpartition of each row that is wanted of unicast chunks."""
+    regions = ((source.index.regions[chunk.part], chunk) for source, chunk in run)
+    parts = [subpartitions_in(region, chunk, num_subpartitions) for region, chunk in regions]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def subpartitions_in(region: Region, chunk: ChunkRead, num_subpartitions: int) -> Int32Array:
+    """Return the subpartition of each row that is wanted of a chunk of a unicast region."""
+    start, _ = region.chunk_rows(chunk.chunk)
+    return region.subpartitions_of_rows(
+        start + chunk.first_row, start + chunk.end_row, num_subpartitions
+    )

@@ -17,7 +17,14 @@ from arrow_format.format.evolved_chunks import ChunkDecoders
 from arrow_format.format.regions import RegionKind
 from arrow_format.read.buffer_pool import ReadBufferPool
 from arrow_format.read.chunk_reader import READ_AHEAD_BYTES, ChunkReader
-from arrow_format.read.fetched_chunks import FetchedChunk, decode_run, edges_of, in_runs, pairs_of
+from arrow_format.read.fetched_chunks import (
+    FetchedChunk,
+    decode_run,
+    edges_of,
+    in_runs,
+    pairs_of,
+    subpartitions_of,
+)
 from arrow_format.read.plan import ChunkRead, plan_wanted
 from arrow_format.read.scheduler import ReadScheduler
 
@@ -28,9 +35,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from arrow_format.filters.row_filter import RowFilter
-    from arrow_format.format.regions import Region
     from arrow_format.keys.key_set import KeySet
-    from arrow_format.model import Int32Array, Int64Array
+    from arrow_format.model import Int64Array
     from arrow_format.read.partitioned_file import PartitionedFileReader
 
 Planned: TypeAlias = "tuple[ChunkReader, Iterable[ChunkRead]]"
@@ -42,9 +48,6 @@ eighth of them."""
 
 LOOKED_AT_BYTES = 4 << 20
 """Of the columns that decide, that are read together."""
-
-COMPARED_ROWS = 1 << 20
-"""Rows of a region from the first to the last chunk that are compared together, about."""
 
 
 @dataclass(slots=True)
@@ -99,8 +102,11 @@ def search(
 
     scheduler = ReadScheduler(ReadBufferPool(READ_AHEAD_BYTES))
     with scheduler.add_reader(planned()) as fetched:
-        for run, batch in _decoded(fetched, _place_of, on_bytes):
-            among = partial(keys.among, subpartitions=_subpartitions_of(run, len(keys.wanted)))
+        for run, batch in _decoded(fetched, _are_placed, on_bytes):
+            ids = None
+            if _are_placed(run[0]):
+                ids = subpartitions_of(pairs_of(run), len(keys.wanted))
+            among = partial(keys.among, subpartitions=ids)
             for (source, chunk, _), rows in _matching(run, batch, among):
                 matches = by_file.setdefault(source.order, Matches())
                 matches.chunks.setdefault(chunk.region, set()).add(chunk.chunk)
@@ -200,38 +206,8 @@ def _matching(
             yield one, rows[first:end] - edge
 
 
-def subpartitions_in(region: Region, chunk: ChunkRead, num_subpartitions: int) -> Int32Array | None:
-    """Return the subpartition of each row that is wanted of a chunk; None of a broadcast region."""
-    if region.kind is RegionKind.BROADCAST:
-        return None
-    start, _ = region.chunk_rows(chunk.chunk)
-    return region.subpartitions_of_rows(
-        start + chunk.first_row, start + chunk.end_row, num_subpartitions
-    )
-
-
-def _place_of(one: FetchedChunk) -> object:
-    """Return what chunks share whose rows are compared together: a stretch of a region.
-
-    What is asked of its rows is asked of those between the chunks too.
-    """
-    table = one.source.index.regions[one.chunk.part].chunks
-    stretch = int(table.first_row[one.chunk.chunk]) // COMPARED_ROWS
-    return one.source.order, one.chunk.part, stretch
-
-
-def _subpartitions_of(run: Sequence[FetchedChunk], num_subpartitions: int) -> Int32Array | None:
-    """Return the subpartition of each row of chunks of a region; None where that says nothing."""
-    index = run[0].source.index
-    region = index.regions[run[0].chunk.part]
-    if region.kind is RegionKind.BROADCAST or not index.file.placed:
-        return None
-    starts = [region.chunk_rows(one.chunk.chunk)[0] for one in run]
-    first = starts[0] + run[0].chunk.first_row
-    ids = region.subpartitions_of_rows(first, starts[-1] + run[-1].chunk.end_row, num_subpartitions)
-    return np.concatenate(
-        [
-            ids[start + one.chunk.first_row - first : start + one.chunk.end_row - first]
-            for start, one in zip(starts, run, strict=True)
-        ]
-    )
+def _are_placed(one: FetchedChunk) -> bool:
+    """Whether the subpartition of a row says which keys it can have."""
+    index = one.source.index
+    kind = index.regions[one.chunk.part].kind
+    return index.file.placed and kind is RegionKind.UNICAST

@@ -11,10 +11,11 @@ from arrow_format.arrays.conversion import key_text
 from arrow_format.arrays.row_fit import RowFit
 from arrow_format.errors import CorruptShuffleError, OptionError, SchemaError
 from arrow_format.format.chunk_codec import ChunkDecoder
+from arrow_format.format.regions import RegionKind
 from arrow_format.keys.partitioner import BroadcastPartitioner, can_be_asked, key_columns
 from arrow_format.model import BROADCAST
 from arrow_format.read.chunk_reader import ChunkReader
-from arrow_format.read.key_search import subpartitions_in
+from arrow_format.read.fetched_chunks import subpartitions_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,9 +68,11 @@ class PlacementCheck:
 
         Raises CorruptShuffleError with the file, the chunk and the first row that lies elsewhere.
         """
-        are_in = subpartitions_in(source.index.regions[chunk.part], chunk, self._n)
-        if are_in is None:
+        region = source.index.regions[chunk.part]
+        if region.kind is RegionKind.BROADCAST:
             are_in = np.full(rows.num_rows, BROADCAST, np.int32)
+        else:
+            are_in = subpartitions_in(region, chunk, self._n)
         fit = RowFit(rows.schema, self._schema, self._columns)
         columns = fit.fit(
             [rows.column(i) for i in fit.columns], range(len(fit.schema)), len(are_in)

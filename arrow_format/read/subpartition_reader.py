@@ -458,7 +458,7 @@ class SortMergeSubpartitionReader:
                 num_bytes = batch.nbytes + row_bytes * num_rows
                 num_rows = -(-num_rows // max(-(-num_bytes // slice_bytes), 1))
                 part = chunk._replace(first_row=first_row, end_row=first_row + num_rows)
-                del batch  # its rows are decoded anew, without the others
+                del batch  # its rows are decoded again, without the others
                 found = decoded_rows(
                     [FetchedChunk(source, part, source.to_decode(part, stored))],
                     self.first,

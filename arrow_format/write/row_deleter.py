@@ -17,7 +17,8 @@ import numpy as np
 
 from arrow_format.arrays.schema_evolution import has_same_columns
 from arrow_format.errors import CorruptShuffleError, StorageError
-from arrow_format.read.key_search import subpartitions_in
+from arrow_format.format.regions import RegionKind
+from arrow_format.read.fetched_chunks import subpartitions_in
 from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.open import ObjectNotFoundError
 from arrow_format.write.merger import ignore
@@ -135,7 +136,9 @@ class RowDeleter:
     ) -> tuple[Int32Array | None, NDArray[np.bool_]]:
         """Return the subpartition of each row of a chunk, None for all, and whether it matches."""
         n = self._metadata.num_subpartitions
-        ids = subpartitions_in(index.regions[chunk.part], chunk, n)
+        region = index.regions[chunk.part]
+        is_broadcast = region.kind is RegionKind.BROADCAST
+        ids = None if is_broadcast else subpartitions_in(region, chunk, n)
         where = ids if index.file.placed else None
         return ids, self._keys.among([batch.column(i) for i in self._columns], where)
 
