@@ -40,10 +40,10 @@ _TAIL = struct.Struct("<II8s")
 TAIL_BYTES = _TAIL.size
 _LEVEL = 3
 
-BLOCK_BYTES = 64 << 10
+BLOCK_BYTES = 32 << 10
 """About the bytes of a block before compression: what a lookup decodes of a file."""
 
-_ROW_BYTES = 8
+_ROW_BYTES = 2
 """Of a subpartition that a part lists, before compression."""
 _CHUNK_BYTES, _COLUMN_BYTES, _FRAME_BYTES = 21, 12, 12
 

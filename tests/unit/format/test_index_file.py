@@ -237,7 +237,7 @@ def test_blocks_of_several_files_are_decoded_and_planned_as_those_of_each(cases,
 
 
 def test_a_range_of_a_large_index_opens_the_blocks_of_the_range_alone():
-    n = 80_000
+    n = 100_000
     metadata = replace(METADATA, num_subpartitions=n)
     index = encode_index(metadata, [region(np.ones(n, int), table=[(0, 8, 5, 16, 1, 7)])])
     reader = part_of(index).reader
