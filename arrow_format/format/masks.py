@@ -80,7 +80,7 @@ class RowMask:
         """Inverse of :meth:`encode`; of a file of so many regions, of which so many rows are gone.
 
         ``stored_rows`` are all that the file has. Raises ValueError for a frame that is none of
-        such a mask. A row that only its region lacks is not seen here: who reads a part of the
+        such a mask. A row that only its region lacks is not seen here: a reader of a part of the
         index does not know how many the region has.
         """
         try:

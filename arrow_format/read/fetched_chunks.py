@@ -38,13 +38,14 @@ MAX_RUN_BYTES = 2 << 20
 """Packed bytes of chunks that are decoded together, of which each becomes 16 at most."""
 
 FIRST_RUN_BYTES = 128 << 10
-"""Those of the first ones: who looks at a few rows waits for no more. Each run may have twice as
-many as the one before."""
+"""Those of the first run, so that a reader of a few rows waits for no more. Each run may have twice
+as many as the one before."""
 
 MAX_RUN_ROWS = 128 << 10
+"""Rows of such chunks: of few columns two megabytes have many."""
 
 ONE_CHUNK = 0
-"""As the most bytes of a run: each chunk by itself, for who counts on the memory of one."""
+"""As the most bytes of a run: each chunk by itself, for a reader whose memory is that of one."""
 
 
 class FetchedChunk(NamedTuple):

@@ -128,7 +128,7 @@ def _open_by_parts(root: Root, path: str) -> int:
     with parent_of(root, path) as (directory, name):
         try:
             return _open(root, path, directory, name, _READ)
-        except BlockingIOError:  # leased, as by a server of files: it is given up to who waits
+        except BlockingIOError:  # leased, as by a server of files: its holder releases it
             return _open(root, path, directory, name, _READ & ~os.O_NONBLOCK)
 
 
