@@ -35,6 +35,8 @@ NUMBERS: dict[str, tuple[int, ...]] = {
     "wide": (),
     "count": (200,),
     "lookup": (),
+    "keys": (200,),
+    "appends": (200,),
     "masks": (200,),
     "spark": (200, 2_000),
     "lane": (200, 2_000),

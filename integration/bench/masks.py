@@ -21,10 +21,9 @@ from arrow_format import WriteOptions, delete_rows, open_shuffle, write_shuffle
 from integration.bench import targets
 from integration.bench.child import run_in_child, timed
 from integration.bench.inputs import KEY, ipc_stream, read_batches
-from integration.bench.results import Part, amount_line
+from integration.bench.results import Part, cpu_line
 
 if TYPE_CHECKING:
-    from integration.bench.results import Line, Target, Timing
     from integration.bench.rounds import Settings
 
 NUM_KEYS = 50
@@ -119,16 +118,8 @@ def run(settings: Settings) -> Part:
         if len(left) > 1:
             msg = f"{case}: {timings} disagree on the rows that are left"
             raise RuntimeError(msg)
-        part.lines.append(_line(case, timings, MASK, REWRITE, None))
+        part.lines.append(cpu_line(case, timings, MASK, REWRITE, None))
         if has_lance:
-            part.lines.append(_line(case, timings, MASK, LANCE, targets.MASK_AGAINST_LANCE))
-        part.lines.append(_line(case, timings, AFTER, BEFORE, targets.MASKED_READ))
+            part.lines.append(cpu_line(case, timings, MASK, LANCE, targets.MASK_AGAINST_LANCE))
+        part.lines.append(cpu_line(case, timings, AFTER, BEFORE, targets.MASKED_READ))
     return part
-
-
-def _line(
-    case: str, timings: dict[str, Timing], ours: str, other: str, target: Target | None
-) -> Line:
-    first, second = (1e3 * min(timings[label].cpu_seconds) for label in (ours, other))
-    what = f"processor time, {other} = 1"
-    return amount_line(case, what, (ours, first), (other, second), "ms", target)

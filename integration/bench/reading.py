@@ -19,12 +19,12 @@ from integration.bench import targets
 from integration.bench.child import run_in_child, timed
 from integration.bench.count import write_both
 from integration.bench.inputs import KEY, ipc_stream
-from integration.bench.results import Part, amount_line
+from integration.bench.results import Part, cpu_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from integration.bench.results import Line, Target, Timing
+    from integration.bench.results import Target
     from integration.bench.rounds import Settings
 
 TWO = (KEY, "l_quantity")
@@ -112,14 +112,5 @@ def run(settings: Settings) -> Part:
             (UNORDERED + ALL, PYARROW + ALL, None),
             (UNORDERED + ALL, ORDERED + ALL, None),
         ]
-        part.lines += [_line(case, timings, *pair) for pair in pairs]
+        part.lines += [cpu_line(case, timings, *pair) for pair in pairs]
     return part
-
-
-def _line(
-    case: str, timings: dict[str, Timing], ours: str, other: str, target: Target | None
-) -> Line:
-    first, second = (1e3 * min(timings[label].cpu_seconds) for label in (ours, other))
-    return amount_line(
-        case, f"processor time, {other} = 1", (ours, first), (other, second), "ms", target
-    )

@@ -177,6 +177,15 @@ def amount_line(
     )
 
 
+def cpu_line(
+    case: str, timings: Mapping[str, Timing], ours: str, other: str, target: Target | None
+) -> Line:
+    """Compare the processor time of the best rounds of two timings."""
+    first, second = (1e3 * min(timings[label].cpu_seconds) for label in (ours, other))
+    what = f"processor time, {other} = 1"
+    return amount_line(case, what, (ours, first), (other, second), "ms", target)
+
+
 def megabytes(timing: Timing) -> tuple[str, float]:
     """Label and megabytes of what was written or read, for :func:`amount_line`."""
     return timing.label, (timing.num_bytes or 0) / 1e6

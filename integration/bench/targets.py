@@ -69,6 +69,16 @@ KEY_MS = {"from nothing": 60.0, "of an open shuffle": 25.0}
 ONE_OF_MANY_MS = 1_000.0
 """Milliseconds of one subpartition of 10,000 map outputs, of an open shuffle that has read it."""
 
+KEYS_AGAINST_LANCE = Target(at_most=2.5), Target(at_most=2), Target(at_most=0.8)
+"""Processor time of 100 keys, of one key, and of one key in a new process, against Lance with a
+BTREE index."""
+
+READ_AFTER_APPENDS = Target(at_most=1.2)
+"""Processor time of reading all rows of many small appends, against Lance and Delta."""
+
+MERGE_OF_APPENDS = Target(at_most=1.6)
+"""Processor time of merging them, against what Lance and Delta take to compact theirs."""
+
 MASK_AGAINST_LANCE = Target(at_most=4)
 """Processor time of a deletion of few keys with a mask, against Lance's, which writes row numbers
 without asking where rows of a key can be."""
