@@ -11,13 +11,15 @@ from integration.readers.rows import read
 from integration.readers.serve import serve
 
 # What Python and Arrow raise of bytes that are none of the format.
-MALFORMED = (ValueError, LookupError, TypeError, OSError, struct.error, zstandard.ZstdError)
+MALFORMED = (ValueError, LookupError, TypeError, AttributeError, OSError, struct.error)
 
 serve(
     read,
     {
         NewerError: "newer",
         NoShuffleError: "absent",
-        **dict.fromkeys((DamageError, pa.ArrowException, *MALFORMED), "damage"),
+        **dict.fromkeys(
+            (DamageError, pa.ArrowException, zstandard.ZstdError, *MALFORMED), "damage"
+        ),
     },
 )

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import base64
 import struct
+from typing import Any
 
 import pyarrow as pa
 import zstandard
+
+Row = dict[str, Any]
+"""An object of JSON, or a row of a batch."""
 
 
 class DamageError(Exception):

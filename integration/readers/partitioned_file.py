@@ -5,30 +5,24 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections import defaultdict
-from itertools import accumulate, islice
+from collections import namedtuple
+from itertools import accumulate, groupby, islice
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import zstandard
 from pyarrow import types as pt
 
-from integration.readers.arrow_frames import (
-    NewerError,
-    check,
-    fields,
-    message,
-    one_frame,
-    schema_of,
-    section,
-)
+from integration.readers import arrow_frames as arrow
+from integration.readers.arrow_frames import NewerError, Row, check, fields
 from integration.readers.commit_log import parsed
 from integration.readers.packed_columns import inside, num_nodes, unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 _BLOCK = fields(
     "region:int32 kind:uint8 first_row:int64 num_rows rows_before subpartition_gap:[uint8 "
@@ -36,241 +30,208 @@ _BLOCK = fields(
     "chunk_frames:[int32 column_frame column_raw_length:[int64 frame_length frame_crc32:[uint32"
 )
 _MASK = fields("region:int32 first_row:int64 rows:binary")
+_place = itemgetter("region", "first_row")
 
 
-class _Column(NamedTuple):
-    position: int
-    name: str
-    kind: pa.DataType
-    ids: list[int]
-    """Its own, and those of what is inside of it."""
-
-
-def _columns(schema: pa.Schema, ids: list[int]) -> dict[int, _Column]:
-    """Return the columns of a schema by their ids."""
-    found, rest = {}, iter(ids)
-    for position, field in enumerate(schema):
-        of = [*islice(rest, num_nodes(field.type))]
-        found[of[0]] = _Column(position, field.name, field.type, of)
-    nodes = sum(num_nodes(field.type) for field in schema)
-    check(nodes == len(ids) == len({*ids}) and len({*schema.names}) == len(schema), "columns")
-    return found
-
-
-class _Chunk(NamedTuple):
-    row: int
-    """Its first row, of the region."""
-    num_rows: int
-    offset: int
-    encoding: int
-    frames: list[tuple[int, int]]
-    """Length and CRC of each."""
-    columns: list[tuple[int, int]]
-    """Frame of each, and bytes that it has packed."""
-
-    @property
-    def end(self) -> int:
-        return self.offset + sum(length for length, _ in self.frames)
-
-    def check(self) -> None:
-        if self.encoding > 1:
-            raise NewerError(f"encoding {self.encoding}")
-        numbers, stored = [number for number, _ in self.columns], self.end - self.offset
-        raw = sum(length for _, length in self.columns) if self.encoding else stored
-        check(min(self.num_rows, *(length for length, _ in self.frames)) > 0, self)
-        check({*numbers} == {*range(len(self.frames))} and self.offset % 8 == 0, self)
-        check(
-            all(length >= 0 if self.encoding else length == 0 for _, length in self.columns), self
-        )
-        check(self.num_rows <= 1 << 25 and raw <= 32768 * stored, self)
-        check(self.num_rows == 1 or raw <= 8 << 20, self)
+# Frames are of length and CRC; columns of frame and raw length.
+_Chunk = namedtuple("_Chunk", "row num_rows offset end encoding frames columns")
 
 
 class PartitionedFile:
     """A file of a map output, read as a version of some shape."""
 
-    def __init__(
-        self, shuffle: Path, shape: dict[str, Any], output: dict[str, Any], file: dict[str, Any]
-    ) -> None:
-        self._shuffle, self._file = shuffle, file
+    def __init__(self, shuffle: Path, shape: Row, file: Row) -> None:
+        self._shuffle, self._file, self._n = shuffle, file, shape["num_subpartitions"]
         root = Path(file["root"].decode()) if file["root"] else shuffle
         if file["root"]:
             marker = _below(root, "arrow-shuffle-root.json")
             check(root.is_absolute() and not root.is_symlink(), root)
-            check(json.loads(marker.read_bytes())["job_id"] == output["job_id"], marker)
+            check(json.loads(marker.read_bytes())["job_id"] == file["job_id"], marker)
         self._data = _below(root, file["path"] + ".shuffle.data")
         index = _below(root, file["path"] + ".shuffle.index")
-        place = file["index_bytes"] - 16 - file["directory_bytes"], file["directory_bytes"]
-        directory = parsed(one_frame(_read(index, *place, file["directory_crc32"])))
+        size, crc32 = file["directory_bytes"], file["directory_crc32"]
+        frame = _read(index, file["index_bytes"] - 16 - size, size, crc32)
+        directory = parsed(arrow.one_frame(frame))
         for name in ("job_id", "map_task", "attempt", "num_subpartitions", "data_bytes"):
-            check(directory[name] == {**file, **output}[name], f"{name} of {index}")
-        self._stored = schema_of(directory["data_schema"])
-        self._schema = schema_of(shape["data_schema"])
-        columns = _columns(self._stored, output["column_ids"])
-        wanted = _columns(self._schema, shape["column_ids"])
-        orders = [
-            [({c.name: c.ids for c in of.values()}[name], how) for name, how in keys]
-            for of, keys in ((columns, directory["sort_by"]), (wanted, shape.get("sort_by", ())))
-        ]
-        check(orders[0] == orders[1], f"order of {index}")
-        self._from = [columns.get(of) for of in wanted]
-        for old, new in ((columns[of], wanted[of]) for of in columns.keys() & wanted.keys()):
-            check(old.ids == new.ids, f"what is inside of {new.name}")
-            if not _is_wider(new.kind, old.kind):
-                check(_is_alike(new.kind, old.kind), f"{old.kind} as {new.kind}")
-                # Of the same bytes: only names, nullability and time zones differ.
-                self._stored = self._stored.set(old.position, pa.field(old.name, new.kind))
-        self._parts: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
-        for first, end, *place, crc32, _, _, _ in directory["blocks"]:
+            check(directory[name] == file[name], f"{name} of {index}")
+        self._stored = arrow.schema_of(directory["data_schema"])
+        self._schema = arrow.schema_of(shape["data_schema"])
+        old = _columns(self._stored, file["column_ids"])
+        new = _columns(self._schema, shape["column_ids"])
+        self._from = [old[of][0] if of in old else None for of in new]
+        names = {old[of][1].name: new[of][1].name for of in old.keys() & new.keys()}
+        order = [[names[name], how] for name, how in directory["sort_by"]]
+        check(order == shape.get("sort_by", []), f"order of {index}")
+        for of in old.keys() & new.keys():
+            (at, stored, ids), (_, field, wanted) = old[of], new[of]
+            check(ids == wanted, f"what is inside of {field.name}")
+            if not _is_wider(field.type, stored.type):
+                check(_bytes(field.type) == _bytes(stored.type), f"{stored} as {field}")
+                self._stored = self._stored.set(at, field)
+        parts = list[Row]()
+        for first, end, offset, size, crc32, _, _, _ in directory["blocks"]:
             check(0 <= first < end <= file["num_subpartitions"], "range of a block")
-            before = -1, 0
-            for part in section(_read(index, *place, crc32), pa.schema(_BLOCK)).to_pylist():
-                check(before < (before := (part["region"], part["first_row"])), "order of parts")
-                if part["kind"] > 1:
-                    raise NewerError(f"kind {part['kind']} of a region")
-                chunks, ids = self._chunks(part), self._subpartitions(part, first, end)
-                self._parts[part["region"]].append((part, ids, chunks))
-        parts = [part for of_region in self._parts.values() for part, *_ in of_region]
-        rows = sum(part["num_rows"] for part in parts)
-        check(rows == file["num_rows"] + file["mask_rows"], f"{rows} rows in {index}")
-        check(sorted(self._parts) == [*range(file["num_regions"])], f"regions of {index}")
+            frame = _read(index, offset, size, crc32)
+            of_block = arrow.section(frame, pa.schema(_BLOCK)).to_pylist()
+            places = [_place(part) for part in of_block]
+            check(places == sorted({*places}), "order of parts")
+            for part in of_block:
+                if max(part["kind"], *part["chunk_encoding"]) > 1:
+                    raise NewerError("kind of a region, or encoding of a chunk")
+                part["chunks"] = [*self._chunks(part)]
+                part["ids"] = self._subpartitions(part, first, end)
+            parts += of_block
+        regions = groupby(sorted(parts, key=_place), key=itemgetter("region"))
+        self._regions = {region: [*of] for region, of in regions}
+        check([*self._regions] == [*range(file["num_regions"])], f"regions of {index}")
 
-    def _subpartitions(self, part: dict[str, Any], first: int, end: int) -> np.ndarray | None:
-        """Return the subpartition of each row; None of a broadcast region."""
-        large = [*part["large"]]
+    def _subpartitions(self, part: Row, first: int, end: int) -> np.ndarray:
+        """Return the subpartition of each row; of broadcast rows the first."""
+        large, file = [*part["large"]], self._file
+        low, high = file["first_subpartition"], file["end_subpartition"]
         check(min(large, default=256) > 255, "a large number")
-        gaps, rows = (
-            np.array([number or large.pop(0) for number in part[f"subpartition_{of}"]], np.int64)
-            for of in ("gap", "rows")
-        )
-        check(not large, "a large number of nothing")
-        low, high = self._file["first_subpartition"], self._file["end_subpartition"]
+        gaps = [number or large.pop(0) for number in part["subpartition_gap"]]
+        rows = [number or large.pop(0) for number in part["subpartition_rows"]]
+        check(not large and len(gaps) == len(rows), "numbers of a part")
         if part["kind"] == 1:
-            every = {(first, end), (low, high)} == {(0, self._file["num_subpartitions"])}
-            check(every and not len(gaps) and not len(rows), "a broadcast region")
-            return None
-        check(len(gaps) == len(rows) and min(*gaps, *rows) > 0, "subpartitions of a part")
-        found = first - 1 + np.cumsum(gaps)
+            ranges = {(first, end), (low, high), (0, file["num_subpartitions"])}
+            check(ranges == {(0, self._n)} and not gaps, "a broadcast region")
+            gaps, rows = [1], [part["num_rows"]]
+        found = first - 1 + np.cumsum(gaps, dtype=np.int64)
         check(max(first, low) <= found[0] and found[-1] < min(end, high), "a subpartition")
-        check(rows.sum() == part["num_rows"], "rows of subpartitions")
+        check(sum(rows) == part["num_rows"], "rows of subpartitions")
         return np.repeat(found, rows)
 
-    def _chunks(self, part: dict[str, Any]) -> list[_Chunk]:
-        names = ("chunk_rows", "chunk_gap", "chunk_encoding", "chunk_frames")
-        frames = zip(part["frame_length"], part["frame_crc32"], strict=True)
-        columns = zip(part["column_frame"], part["column_raw_length"], strict=True)
-        at, row, c, found = 0, part["first_row"] - part["rows_before"], len(self._stored), []
-        for num_rows, gap, encoding, count in zip(*(part[of] for of in names), strict=True):
-            lists = [*islice(frames, count)], [*islice(columns, c)]
-            check([count, c] == [*map(len, lists)], "lists of a part")
-            found.append(chunk := _Chunk(row, num_rows, at + gap, encoding, *lists))
-            chunk.check()
-            check(max(8, at) <= chunk.offset and chunk.end <= self._file["data_bytes"], chunk)
-            at, row = chunk.end, row + num_rows
-        begin, end = part["first_row"], part["first_row"] + part["num_rows"]
-        check(found[0].row <= begin < found[0].row + found[0].num_rows, "first chunk")
-        check(
-            found[-1].row < end <= row and end < 1 << 31 and not [*frames, *columns], "last chunk"
-        )
-        return found
+    def _chunks(self, part: Row) -> Iterator[_Chunk]:
+        lists = (part[f"chunk_{of}"] for of in ("rows", "gap", "encoding", "frames"))
+        all_frames = zip(part["frame_length"], part["frame_crc32"], strict=True)
+        all_columns = zip(part["column_frame"], part["column_raw_length"], strict=True)
+        end, row, c = 0, part["first_row"] - part["rows_before"], len(self._stored)
+        for num_rows, gap, encoding, count in zip(*lists, strict=True):
+            frames, columns = (*islice(all_frames, count),), (*islice(all_columns, c),)
+            check((len(frames), len(columns)) == (count, c), "lists of a part")
+            numbers, sizes = zip(*columns, strict=True)
+            stored = sum(length for length, _ in frames)
+            raw, offset = sum(sizes) if encoding else stored, end + gap
+            check({*numbers} == {*range(count)} and min(sizes) >= 0, "columns of frames")
+            check(encoding or (count, {*columns}) == (1, {(0, 0)}), "columns of a message")
+            check(min(num_rows, *(length for length, _ in frames)) > 0, "a frame of no byte")
+            check(offset % 8 == 0 and num_rows <= 1 << 25, "place or rows of a chunk")
+            check(
+                raw <= (32768 * stored if num_rows == 1 else min(8 << 20, 32768 * stored)),
+                "raw length",
+            )
+            end = offset + stored
+            yield _Chunk(row, num_rows, offset, end, encoding, frames, columns)
+            row += num_rows
+        before, behind = part["rows_before"], row - part["first_row"] - part["num_rows"]
+        check(0 <= before < part["chunk_rows"][0] and row < 1 << 31, "the first chunk of a part")
+        check(0 <= behind < num_rows, "the last chunk of a part")
+        check(not [*all_frames, *all_columns], "lists of a part")
 
-    def regions(self) -> Iterator[tuple[np.ndarray | None, pa.Table]]:
-        """Yield the rows of each region that are left, and the subpartition of each row.
-
-        None of a region that all subpartitions read.
-        """
-        masked, end, num_broadcast = self._mask(), 0, 0
-        for region in range(self._file["num_regions"]):
-            parts = sorted(self._parts[region], key=lambda of: of[0]["first_row"])
-            is_broadcast = parts[0][1] is None
-            check({part["kind"] for part, *_ in parts} == {int(is_broadcast)}, "kinds of a region")
-            chunks: dict[int, _Chunk] = {}  # one across the border of two blocks is in both
-            num_rows = row = 0
-            for part, _, of_part in parts:
-                check(part["first_row"] == num_rows, "a row is in no part, or in two")
-                num_rows += part["num_rows"]
-                for chunk in of_part:
-                    check(chunks.setdefault(chunk.offset, chunk) == chunk, "a chunk of two kinds")
-            for chunk in chunks.values():
-                check(chunk.row == row and chunk.offset >= end, "a row is in no chunk, or in two")
-                row, end = row + chunk.num_rows, chunk.end
-            check(row == num_rows, "rows of chunks")
-            rows = pa.Table.from_batches([self._rows(chunk) for chunk in chunks.values()])
+    def regions(self) -> Iterator[tuple[np.ndarray, pa.Table]]:
+        """Yield the rows of each region that are left, and the subpartition of each."""
+        pieces, end, counts = self._pieces(), 8, np.zeros(3, np.int64)
+        for region, parts in self._regions.items():
+            kinds = [part["kind"] for part in parts]
+            check(kinds == [1] or not any(kinds), "kinds of a region")
+            num_rows = _end((part["first_row"], part["num_rows"]) for part in parts)
+            # One across the border of two blocks is in both.
+            chunks = [*dict.fromkeys(chunk for part in parts for chunk in part["chunks"])]
+            check(_end(chunk[:2] for chunk in chunks) == num_rows, "rows of chunks")
+            places = [end, *(at for of in chunks for at in (of.offset, of.end))]
+            check(places == sorted(places), "chunks that overlap")
+            ids, end = np.concatenate([part["ids"] for part in parts]), places[-1]
+            falls = {*np.flatnonzero(np.diff(ids, append=ids[:1]) < 0) + 1}
+            check(len(falls) < 2 and falls <= {of.row for of in chunks} | {num_rows}, "a rotation")
             left = np.ones(num_rows, bool)
-            gone = masked.pop(region, np.empty(0, np.int64))
-            check(not len(gone) or gone.max() < num_rows, "a row of a mask")
-            left[gone] = False
+            for piece in (piece for piece in pieces if piece["region"] == region):
+                bits = np.unpackbits(np.frombuffer(piece["rows"], np.uint8), bitorder="little")
+                gone = np.flatnonzero(bits) + piece["first_row"]
+                check(piece["first_row"] >= 0 and left[gone].all(), "a row that is masked twice")
+                left[gone] = False
+            rows = pa.Table.from_batches([self._rows(chunk) for chunk in chunks])
             rows = rows.filter(pa.array(left))
-            num_broadcast += len(rows) if is_broadcast else 0
-            yield None if is_broadcast else np.concatenate([ids for _, ids, _ in parts])[left], rows
-        check(not masked and num_broadcast == self._file["num_broadcast_rows"], "rows of a file")
+            counts += len(rows), num_rows - len(rows), any(kinds) * len(rows)
+            ids = ids[left]
+            if any(kinds):
+                ids = np.repeat(np.arange(self._n), len(rows))
+                rows = rows.take(pa.array(np.tile(np.arange(len(rows)), self._n)))
+            yield ids, rows
+        stated = [self._file[of] for of in ("num_rows", "mask_rows", "num_broadcast_rows")]
+        check([*counts] == stated and end <= self._file["data_bytes"], "rows or bytes of a file")
 
-    def _mask(self) -> dict[int, np.ndarray]:
-        """Return the rows that are gone, by region."""
-        file, found, end = self._file, defaultdict(list), (-1, 0)
+    def _pieces(self) -> list[Row]:
+        """Return the pieces of the mask."""
+        file = self._file
         if not file["mask_rows"]:
-            return {}
+            return []
         place = file["mask_offset"], file["mask_length"], file["mask_crc32"]
         check(bool(file["mask"]) != bool(file["mask_path"]), "places of a mask")
         frame = file["mask"] or _read(_below(self._shuffle, file["mask_path"]), *place)
         check((len(frame), zlib.crc32(frame)) == place[1:], "mask")
-        for piece in section(frame, pa.schema(_MASK)).to_pylist():
-            begin = piece["region"], piece["first_row"]
-            check(end <= begin and piece["first_row"] >= 0, "order of the pieces of a mask")
-            end = begin[0], begin[1] + 8 * len(piece["rows"])
-            bits = np.unpackbits(np.frombuffer(piece["rows"], np.uint8), bitorder="little")
-            found[piece["region"]].append(np.flatnonzero(bits) + piece["first_row"])
-        masked = {region: np.concatenate(rows) for region, rows in found.items()}
-        check(sum(map(len, masked.values())) == file["mask_rows"], "rows of a mask")
-        return masked
+        pieces: list[Row] = arrow.section(frame, pa.schema(_MASK)).to_pylist()
+        check(pieces == sorted(pieces, key=_place), "order of the pieces of a mask")
+        return pieces
 
     def _rows(self, chunk: _Chunk) -> pa.RecordBatch:
-        starts = accumulate((length for length, _ in chunk.frames), initial=chunk.offset)
-        frames = [_read(self._data, *of) for of in zip(starts, *zip(*chunk.frames))]  # noqa: B905
+        places = accumulate((length for length, _ in chunk.frames), initial=chunk.offset)
+        of = zip(places, chunk.frames, strict=False)
+        frames = [_read(self._data, at, *frame) for at, frame in of]
         if chunk.encoding == 0:
-            batch = message(frames[0], self._stored)
-            check(len(batch) == chunk.num_rows, "rows of a message")
-            arrays = batch.columns
+            arrays = arrow.message(frames[0], self._stored).columns
+            check(len(arrays[0]) == chunk.num_rows, "rows of a message")
         else:
-            arrays = [None] * len(self._stored)
-            for number, frame in enumerate(frames):
-                own = [(at, raw) for at, (of, raw) in enumerate(chunk.columns) if of == number]
-                size = sum(raw for _, raw in own)
-                stream = zstandard.ZstdDecompressor().stream_reader(frame, read_across_frames=True)
-                packed = memoryview(stream.read(size))
-                check(len(packed) == size and not stream.read(1), "content of a frame")
-                for at, raw in own:
-                    kind = self._stored.field(at).type
-                    arrays[at], packed = unpack(packed[:raw], kind, chunk.num_rows), packed[raw:]
+            arrays, contents = [], [*map(_content, frames)]
+            for (number, size), field in zip(chunk.columns, self._stored, strict=True):
+                packed = contents[number].read(size)
+                check(len(packed) == size, "a frame is shorter than its columns")
+                arrays.append(unpack(packed, field.type, chunk.num_rows))
+            check(not any(content.read(1) for content in contents), "a frame is longer")
         columns = [
-            pa.nulls(chunk.num_rows, field.type)
-            if source is None
-            else arrays[source.position].cast(field.type)
-            for source, field in zip(self._from, self._schema, strict=True)
+            pa.nulls(chunk.num_rows, field.type) if at is None else arrays[at].cast(field.type)
+            for at, field in zip(self._from, self._schema, strict=True)
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+def _content(frame: bytes) -> zstandard.ZstdDecompressionReader:
+    return zstandard.ZstdDecompressor().stream_reader(frame, read_across_frames=True)
+
+
+def _columns(schema: pa.Schema, ids: list[int]) -> dict[int, tuple[int, pa.Field, list[int]]]:
+    """Return place, field and ids of each column of a schema, and of what is inside, by its id."""
+    counts, rest = [num_nodes(field.type) for field in schema], iter(ids)
+    check(sum(counts) == len(ids) == len({*ids}) and len({*schema.names}) == len(schema), "columns")
+    lists = [[*islice(rest, count)] for count in counts]
+    return {of[0]: (at, schema.field(at), of) for at, of in enumerate(lists)}
 
 
 def _is_wider(new: pa.DataType, old: pa.DataType) -> bool:
     """Whether values of one type become those of another, which may have more bits."""
     if pt.is_decimal(old) and pt.is_decimal(new):
-        wider = new.precision >= old.precision and new.bit_width >= old.bit_width
-        return bool(new != old and wider and new.scale == old.scale)
-    for of in (pt.is_signed_integer, pt.is_unsigned_integer):
-        if of(old) and of(new):
-            return bool(new.bit_width > old.bit_width)
-    return bool(pt.is_float32(old) and pt.is_float64(new))
+        more = new.precision >= old.precision and new.bit_width >= old.bit_width
+        return bool(more and new.scale == old.scale)
+    alike = any(of(new) and of(old) for of in (pt.is_signed_integer, pt.is_unsigned_integer))
+    floats = pt.is_float32(old) and pt.is_float64(new)
+    return bool((alike or floats) and new.bit_width >= old.bit_width)
 
 
-def _is_alike(new: pa.DataType, old: pa.DataType) -> bool:
-    """Whether types have the same bytes: names, nullability and time zones may differ."""
-    if pt.is_timestamp(new) and pt.is_timestamp(old):
-        return bool(new.unit == old.unit and (new.tz is None) == (old.tz is None))
-    within = inside(new), inside(old)
-    if not within[0] or new.id != old.id or len(within[0]) != len(within[1]):
-        return bool(new == old)
-    is_fixed = pt.is_fixed_size_list(new)
-    return not (is_fixed and new.list_size != old.list_size) and all(map(_is_alike, *within))
+def _bytes(kind: pa.DataType) -> object:
+    """Return what the bytes of a type mean: without names, nullability and time zones."""
+    if pt.is_timestamp(kind):
+        return kind.unit, kind.tz is None
+    size = kind.list_size if pt.is_fixed_size_list(kind) else 0
+    return (kind.id, size, *map(_bytes, inside(kind))) if inside(kind) else kind
+
+
+def _end(pieces: Iterable[tuple[int, int]]) -> int:
+    """Return where pieces end, each of which begins where the one before ends."""
+    end = 0
+    for begin, length in pieces:
+        check(begin == end, "a row is nowhere, or in two places")
+        end += length
+    return end
 
 
 def _below(root: Path, path: str) -> Path:

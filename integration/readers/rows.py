@@ -8,20 +8,16 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types as pt
 
-from integration.readers.arrow_frames import schema_of
+from integration.readers.arrow_frames import Row, schema_of
 from integration.readers.commit_log import Log
 from integration.readers.partitioned_file import PartitionedFile
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-ORDERS = {
-    "ascending": (1, -1),
-    "descending": (-1, 1),
-    "ascending nulls last": (1, 1),
-    "descending nulls first": (-1, -1),
-}
-"""Sign of the rank of a value, and of that of a null."""
+# Sign of the rank of a value, and of that of a null.
+ORDERS = {"ascending": (1, -1), "descending": (-1, 1)}
+ORDERS |= {"ascending nulls last": (1, 1), "descending nulls first": (-1, -1)}
 
 
 def read(shuffle: Path, number: int | None = None) -> pa.Table:
@@ -36,25 +32,19 @@ def read(shuffle: Path, number: int | None = None) -> pa.Table:
                 raise
 
 
-def _rows(shuffle: Path, shape: dict[str, Any], outputs: list[dict[str, Any]]) -> pa.Table:
-    n, schema = shape["num_subpartitions"], schema_of(shape["data_schema"])
-    tables, count = [schema.empty_table()], 0
-    places, subpartitions = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for output in outputs:
-        for file in output["files"]:
-            for of, rows in PartitionedFile(shuffle, shape, output, file).regions():
-                place = np.arange(count, count + len(rows))
-                tables.append(rows)
-                places.append(np.tile(place, n) if of is None else place)
-                subpartitions.append(np.repeat(np.arange(n), len(rows)) if of is None else of % n)
-                count += len(rows)
-    table = pa.concat_tables(tables).combine_chunks()
-    place, subpartition = np.concatenate(places), np.concatenate(subpartitions)
-    keys = [_ranks(table[name], *ORDERS[how])[place] for name, how in shape.get("sort_by", ())]
+def _rows(shuffle: Path, shape: Row, files: list[Row]) -> pa.Table:
+    schema = schema_of(shape["data_schema"])
+    tables, subpartitions = [schema.empty_table()], [np.empty(0, np.int64)]
+    for file in files:
+        for ids, rows in PartitionedFile(shuffle, shape, file).regions():
+            tables.append(rows)
+            subpartitions.append(ids % shape["num_subpartitions"])
+    table, subpartition = pa.concat_tables(tables).combine_chunks(), np.concatenate(subpartitions)
+    keys = [_ranks(table[name], *ORDERS[how]) for name, how in shape.get("sort_by", ())]
     order = np.lexsort([*reversed(keys), subpartition])
     field = pa.field("_subpartition", pa.int32(), nullable=False)
     ids = pa.array(subpartition[order].astype(np.int32))
-    return table.take(pa.array(place[order])).append_column(field, ids)
+    return table.take(pa.array(order)).append_column(field, ids)
 
 
 def _ranks(column: pa.ChunkedArray, sign: int, of_null: int) -> np.ndarray:
