@@ -7,8 +7,8 @@ every length is checked to stay inside of its column.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import accumulate, pairwise, repeat
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import pairwise, repeat
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,9 +29,10 @@ from arrow_format.format.packed_layout import (
     number_dtype,
     padding,
 )
+from arrow_format.format.packed_runs import Few, Runs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -74,7 +75,7 @@ class Unpacker:
             There is something that is no packed column of that type, or the chunks have more items
             or characters together than one array can.
         """
-        runs = _Runs.of(rows)
+        runs = Runs.of(rows)
         reader = _Reader(content)
         arrays = []
         for column, sections in columns:
@@ -87,28 +88,6 @@ class Unpacker:
             arrays.append(reader.array(node, runs))
             reader.end()
         return arrays
-
-
-class _Runs(NamedTuple):
-    """Values of a node that are wanted of some chunks."""
-
-    rows: Sequence[tuple[int, int, int]]
-    """Of each chunk the number of its values, and ``first`` and ``end`` of those wanted."""
-    edges: list[int]
-    """Where the first one of each comes among those of all, then their number."""
-    are_all: bool
-    """Whether all values of a single chunk are wanted."""
-
-    @staticmethod
-    def of(rows: Sequence[tuple[int, int, int]]) -> _Runs:
-        edges = [*accumulate((end - first for _, first, end in rows), initial=0)]
-        return _Runs(rows, edges, len(rows) == 1 and edges[-1] == rows[0][0])
-
-    def times(self, number: int) -> _Runs:
-        """Return as many values for each."""
-        if number == 1:
-            return self
-        return _Runs.of([(number * n, number * first, number * end) for n, first, end in self.rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +159,7 @@ class _Reader:
                 msg = f"a column ends at byte {stop}, its nodes at {position}"
                 raise ValueError(msg)
 
-    def array(self, node: _Node, runs: _Runs) -> pa.Array:
+    def array(self, node: _Node, runs: Runs) -> pa.Array:
         """Read values of the next node, and those inside it."""
         nulls, widths, digits, bases = self._header(node)
         kind = node.kind
@@ -240,7 +219,35 @@ class _Reader:
         self._positions[chunk] = end + padding(num_bytes)
         return start
 
-    def _wanted(self, sizes: Iterable[int], runs: _Runs) -> list[tuple[int, int]]:
+    def _take_each(self, num_bytes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Skip a buffer of each chunk; return their positions."""
+        starts = np.array(self._positions)
+        ends = starts + num_bytes
+        if (ends > self._stops).any():
+            msg = "a buffer ends behind its column"
+            raise ValueError(msg)
+        self._positions = (ends + -num_bytes % 8).tolist()
+        return starts
+
+    def _few_codes(
+        self, widths: Sequence[int], few: Few, wide: np.dtype[Any], num_words: int = 1
+    ) -> Iterator[tuple[int, npt.NDArray[np.int64], npt.NDArray[Any]]]:
+        """Yield the numbers of each width that chunks have, with their places among all.
+
+        As :meth:`_codes` has them, of shape (numbers, words).
+        """
+        of_chunk = np.array(widths)
+        sizes = np.where(of_chunk == AS_IT_IS, num_words * wide.itemsize, of_chunk)
+        starts = self._take_each(few.extents[:, 0] * sizes)[few.chunk] + few.row * sizes[few.chunk]
+        of_value = of_chunk[few.chunk]
+        for width in {*widths}:
+            at = np.flatnonzero(of_value == width)
+            size, dtype = num_words * wide.itemsize, wide
+            if width != AS_IT_IS:
+                size, dtype = width, _UNSIGNED[width]
+            yield width, at, self._bytes[starts[at][:, None] + np.arange(size)].view(dtype)
+
+    def _wanted(self, sizes: Iterable[int], runs: Runs) -> list[tuple[int, int]]:
         """Skip the values of each chunk, of so many bytes each; return where the wanted ones are.
 
         Before memory is taken for what they become: there may be none.
@@ -251,7 +258,7 @@ class _Reader:
             found.append((start + first * size, start + end * size))
         return found
 
-    def _values(self, size: int, runs: _Runs) -> pa.Buffer:
+    def _values(self, size: int, runs: Runs) -> pa.Buffer:
         """Read values of ``size`` bytes."""
         found = self._wanted(repeat(size, len(runs.rows)), runs)
         if runs.are_all:
@@ -259,7 +266,7 @@ class _Reader:
             return self._content.slice(start, stop - start)
         return pa.py_buffer(b"".join([self._view[start:stop] for start, stop in found]))
 
-    def _bits(self, runs: _Runs, are_there: Sequence[int] | None = None) -> pa.Buffer:
+    def _bits(self, runs: Runs, are_there: Sequence[int] | None = None) -> pa.Buffer:
         """Read a bitmap; the bits of chunks that have none are set."""
         if runs.are_all:
             num_bytes = -(-runs.rows[0][0] // 8)
@@ -277,7 +284,7 @@ class _Reader:
         return pa.py_buffer(np.packbits(bits, bitorder="little"))
 
     def _codes(
-        self, widths: Sequence[int], runs: _Runs, wide: np.dtype[Any], num_words: int = 1
+        self, widths: Sequence[int], runs: Runs, wide: np.dtype[Any], num_words: int = 1
     ) -> list[tuple[npt.NDArray[Any], slice]]:
         """Return the numbers of each chunk, and where they come among all.
 
@@ -297,12 +304,14 @@ class _Reader:
         ]
 
     def _numbers(
-        self, node: _Node, widths: Sequence[int], bases: Sequence[int], runs: _Runs
+        self, node: _Node, widths: Sequence[int], bases: Sequence[int], runs: Runs
     ) -> pa.Buffer:
         wide, size = node.wide, node.wide.itemsize  # type: ignore[union-attr]
         if runs.are_all and widths[0] == AS_IT_IS:
             return self._values(node.value_bytes, runs)
         num_words = node.value_bytes // size
+        if runs.few is not None:
+            return self._few_numbers(wide, num_words, widths, bases, runs.few)  # type: ignore[arg-type]
         found = self._codes(widths, runs, wide, num_words)  # type: ignore[arg-type]
         # The lower word of a decimal has the number, the upper one is nought of most.
         shape = runs.edges[-1], num_words
@@ -318,44 +327,77 @@ class _Reader:
                 np.right_shift(low[at].view("<i8"), 63, out=words[at, 1].view("<i8"))
         return pa.py_buffer(words)
 
+    def _few_numbers(
+        self,
+        wide: np.dtype[Any],
+        num_words: int,
+        widths: Sequence[int],
+        bases: Sequence[int],
+        few: Few,
+    ) -> pa.Buffer:
+        words = np.zeros((len(few.chunk), num_words), wide)
+        added = np.array([base % (1 << 8 * wide.itemsize) for base in bases], wide)
+        for width, at, codes in self._few_codes(widths, few, wide, num_words):
+            if width == AS_IT_IS:
+                words[at] = codes
+                continue
+            low = np.add(codes[:, 0], added[few.chunk[at]], dtype=wide)
+            words[at, 0] = low
+            if num_words > 1:
+                words[at, 1] = (low.view("<i8") >> 63).view(wide)
+        return pa.py_buffer(words)
+
+    def _few_floats(
+        self, widths: Sequence[int], bases: Sequence[int], digits: Sequence[int], few: Few
+    ) -> pa.Buffer:
+        values = np.empty(len(few.chunk), _FLOAT)
+        for width, number in {*zip(widths, digits, strict=True)}:
+            _check_digits(0 if width == AS_IT_IS else number)
+        added, powers = np.array(bases), np.array([10.0**number for number in digits])
+        for width, at, codes in self._few_codes(widths, few, _FLOAT):
+            chunk = few.chunk[at]
+            if width == AS_IT_IS:
+                values[at] = codes[:, 0]
+                continue
+            values[at] = np.add(codes[:, 0], added[chunk], dtype=np.int64) / powers[chunk]
+        return pa.py_buffer(values)
+
     def _floats(
-        self, widths: Sequence[int], bases: Sequence[int], digits: Sequence[int], runs: _Runs
+        self, widths: Sequence[int], bases: Sequence[int], digits: Sequence[int], runs: Runs
     ) -> pa.Buffer:
         if runs.are_all and widths[0] == AS_IT_IS:
             return self._values(_FLOAT.itemsize, runs)
+        if runs.few is not None:
+            return self._few_floats(widths, bases, digits, runs.few)
         found = self._codes(widths, runs, _FLOAT)
         values = np.empty(runs.edges[-1], _FLOAT)
         for (codes, at), width, base, number in zip(found, widths, bases, digits, strict=True):
             if width == AS_IT_IS:
                 values[at] = codes
                 continue
-            if number > MAX_DIGITS:
-                msg = f"floats of {number} digits"
-                raise ValueError(msg)
+            _check_digits(number)
             integers = np.add(codes, base, dtype=np.int64) if base else codes
             np.divide(integers, 10.0**number, out=values[at], dtype=_FLOAT)
         return pa.py_buffer(values)
 
     def _offsets(
-        self, widths: Sequence[int], bases: Sequence[int], runs: _Runs
-    ) -> tuple[pa.Buffer, _Runs]:
+        self, widths: Sequence[int], bases: Sequence[int], runs: Runs
+    ) -> tuple[pa.Buffer, Runs]:
         """Return the offsets of what is wanted, and what is inside of that."""
-        whole = _Runs.of([(length, 0, length) for length, _, _ in runs.rows])
+        if runs.few is not None:
+            return self._few_offsets(widths, bases, runs.few)
+        whole = Runs.of([(length, 0, length) for length, _, _ in runs.rows])
         lengths = [codes for codes, _ in self._codes(widths, whole, _OFFSET)]
         most = 0
         for codes, width, base in zip(lengths, widths, bases, strict=True):
             most += len(codes) * (base + (1 << 8 * width) - 1)
-            # Also of no lengths: the base must fit into 32 bits.
-            if not 0 <= base <= MAX_LENGTH or len(codes) * base > MAX_LENGTH:
-                msg = f"{len(codes)} lengths of {width} bytes, of {base} or more"
-                raise ValueError(msg)
+            _check_base(len(codes), width, base)
         # Nearly always the widths alone show that they fit together, without adding.
         if most > MAX_LENGTH:
             each = zip(lengths, bases, strict=True)
             total = sum(len(codes) * base + int(codes.sum(dtype=np.int64)) for codes, base in each)
             if total > MAX_LENGTH:
-                msg = f"lengths add up to {total}"
-                raise ValueError(msg)
+                raise _too_long(total)
         offsets = np.empty(runs.edges[-1] + 1, _OFFSET)
         offsets[0] = 0
         sizes = offsets[1:]
@@ -377,7 +419,54 @@ class _Reader:
             (before + stop - start + after, before, before + stop - start)
             for (before, after), (start, stop) in zip(around, pairwise(ends), strict=True)
         ]
-        return pa.py_buffer(offsets), _Runs.of(inside)
+        return pa.py_buffer(offsets), Runs.of(inside)
+
+    def _few_offsets(
+        self, widths: Sequence[int], bases: Sequence[int], few: Few
+    ) -> tuple[pa.Buffer, Runs]:
+        lengths, first, end = few.extents.T
+        starts = self._take_each(lengths * widths)
+        stops = starts + lengths * widths
+        each = zip(starts.tolist(), stops.tolist(), widths, strict=True)
+        codes = np.concatenate(
+            [
+                *(self._bytes[start:stop].view(_UNSIGNED[width]) for start, stop, width in each),
+                np.zeros(1, np.uint8),  # so that what is behind all has a place
+            ]
+        )
+        ends = lengths.cumsum()
+        begins = ends - lengths
+        edges = np.stack([begins, begins + first, begins + end, ends], axis=1)
+        sums = np.add.reduceat(codes, edges.ravel(), dtype=np.int64).reshape(-1, 4)[:, :3]
+        sums[np.diff(edges) == 0] = 0
+        for number, width, base in zip(lengths.tolist(), widths, bases, strict=True):
+            _check_base(number, width, base)
+        added = np.array(bases)
+        sums += np.stack([first, end - first, lengths - end], axis=1) * added[:, None]
+        if int(sums.sum()) > MAX_LENGTH:
+            raise _too_long(int(sums.sum()))
+        offsets = np.zeros(len(few.chunk) + 1, _OFFSET)
+        wanted = codes[begins[few.chunk] + few.row] + added[few.chunk]
+        wanted.cumsum(out=offsets[1:])
+        inside = np.stack([sums.sum(axis=1), sums[:, 0], sums[:, 0] + sums[:, 1]], axis=1)
+        return pa.py_buffer(offsets), Runs.of([*map(tuple, inside.tolist())])
+
+
+def _check_base(num_lengths: int, width: int, base: int) -> None:
+    """Raise ValueError where lengths exceed any offset; also of none: a base has 32 bits."""
+    if not 0 <= base <= MAX_LENGTH or num_lengths * base > MAX_LENGTH:
+        msg = f"{num_lengths} lengths of {width} bytes, of {base} or more"
+        raise ValueError(msg)
+
+
+def _too_long(total: int) -> ValueError:
+    return ValueError(f"lengths add up to {total}")
+
+
+def _check_digits(digits: int) -> None:
+    if digits > MAX_DIGITS:
+        msg = f"floats of {digits} digits"
+        raise ValueError(msg)
 
 
 _FLOAT, _OFFSET = np.dtype("<f8"), np.dtype("<i4")

@@ -17,19 +17,23 @@ from arrow_format.format.chunk_codec import FrameEncoder
 from arrow_format.format.packed_decoder import Unpacker
 from arrow_format.format.packed_encoder import PackedRows
 from arrow_format.format.packed_layout import NODE, num_nodes
+from arrow_format.format.packed_runs import MANY_CHUNKS
 from integration.readers.packed_columns import unpack
 from tests.support.tables import tables
 
 
-def unpacked(schema, columns, num_rows, wanted=None):
-    """Unpack columns that lie one behind the other, or those of them at the positions wanted."""
+def unpacked(schema, columns, num_rows, wanted=None, times=1):
+    """Unpack columns that lie one behind the other, or those of them at the positions wanted.
+
+    As often as ``times`` says: they are unpacked in another way where that is often.
+    """
     ends = np.cumsum([len(column) for column in columns]).tolist()
     content = pa.py_buffer(b"".join(columns))
     edges = zip([0, *ends], ends, strict=False)
-    sections = [(i, [edge]) for i, edge in enumerate(edges)]
+    sections = [(i, [edge] * times) for i, edge in enumerate(edges)]
     if wanted is not None:
         sections = [sections[i] for i in wanted]
-    arrays = Unpacker(schema).unpack(content, sections, [(num_rows, 0, num_rows)])
+    arrays = Unpacker(schema).unpack(content, sections, [(num_rows, 0, num_rows)] * times)
     names = [schema.names[i] for i, _ in sections]
     fields = [schema.field(name) for name in names]
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
@@ -64,10 +68,16 @@ def test_chunks_that_are_unpacked_together_come_one_behind_the_other(data):
             content += column
         wanted.append((stop - start, first - start, end - start))
         expected.append(rows.slice(first, end - first))
+    times = data.draw(st.sampled_from([1, MANY_CHUNKS]))  # many are unpacked in another way
+    sections, wanted, expected = (
+        [each * times for each in sections],
+        wanted * times,
+        expected * times,
+    )
     found = Unpacker(schema).unpack(pa.py_buffer(content), enumerate(sections), wanted)
     batch = pa.RecordBatch.from_arrays(found, schema=schema)
     batch.validate(full=True)
-    assert repr(batch.to_pylist()) == repr(pa.Table.from_batches(expected).to_pylist())
+    assert repr(batch.to_pylist()) == repr(pa.Table.from_batches(expected * times).to_pylist())
 
 
 @given(st.data())
@@ -170,7 +180,8 @@ BATCH = pa.record_batch(
 )
 
 
-def test_no_damage_leads_outside_of_the_column():
+@pytest.mark.parametrize("times", [1, MANY_CHUNKS])
+def test_no_damage_leads_outside_of_the_column(times):
     """The CRC catches damage first; even without it, bad lengths are refused and never followed."""
     columns = PackedRows(BATCH).columns(0, 3)
     for number, packed in enumerate(columns):
@@ -180,16 +191,16 @@ def test_no_damage_leads_outside_of_the_column():
                 damaged = bytearray(packed)
                 damaged[i] ^= 1 << bit
                 try:
-                    found = unpacked(schema, [bytes(damaged)], 3)
+                    found = unpacked(schema, [bytes(damaged)], 3, times=times)
                 except (ValueError, pa.ArrowException):
                     continue
-                assert found.num_rows == 3
+                assert found.num_rows == 3 * times
                 found.validate()
         for length in range(len(packed)):
             with pytest.raises(ValueError, match=r"."):
-                unpacked(schema, [packed[:length]], 3)
+                unpacked(schema, [packed[:length]], 3, times=times)
         with pytest.raises(ValueError, match="a column ends at byte"):
-            unpacked(schema, [packed + bytes(8)], 3)
+            unpacked(schema, [packed + bytes(8)], 3, times=times)
 
 
 def test_a_column_takes_no_byte_of_another():
@@ -261,20 +272,26 @@ def test_packed_numbers_compress_to_no_more_than_plain_ones(values, type_):
     assert unpacked(batch.schema, packed, len(values)).equals(batch)
 
 
-def test_lengths_that_add_up_to_more_than_offsets_reach_are_refused():
+@pytest.mark.parametrize("times", [1, MANY_CHUNKS])
+def test_lengths_that_add_up_to_more_than_offsets_reach_are_refused(times):
     lengths = np.array([1 << 30, 1 << 30], "<u4")
-    with pytest.raises(ValueError, match=f"lengths add up to {1 << 31}"):
-        values_of(pa.string(), 2, (0, 4, 0), buffers=lengths.tobytes())
+    with pytest.raises(ValueError, match=f"lengths add up to {times << 31}"):
+        values_of(pa.string(), 2, (0, 4, 0), buffers=lengths.tobytes(), times=times)
     with pytest.raises(ValueError, match="2 lengths of 1 bytes"):
-        values_of(pa.string(), 2, (0, 1, 1 << 30), buffers=bytes(8))
+        values_of(pa.string(), 2, (0, 1, 1 << 30), buffers=bytes(8), times=times)
 
 
 def values_of(
-    type_: pa.DataType, num_rows: int, *nodes: tuple[int, int, int], buffers: bytes = b""
+    type_: pa.DataType,
+    num_rows: int,
+    *nodes: tuple[int, int, int],
+    buffers: bytes = b"",
+    times: int = 1,
 ) -> pa.Array:
     """Unpack a column of nodes ``(flags, width, base)``."""
     headers = b"".join(NODE.pack(flags, width, 0, base) for flags, width, base in nodes)
-    return unpacked(pa.schema([("c", type_)]), [headers + buffers], num_rows).column(0)
+    schema = pa.schema([("c", type_)])
+    return unpacked(schema, [headers + buffers], num_rows, times=times).column(0)
 
 
 @pytest.mark.parametrize(
@@ -311,8 +328,9 @@ def test_flags_that_mean_nothing_are_refused():
     for type_, flags in ((pa.null(), 1), (pa.int8(), 2), (pa.int8(), 128)):
         with pytest.raises(ValueError, match=f"has flags {flags:#x}"):
             values_of(type_, 0, (flags, 255, 0))
-    with pytest.raises(ValueError, match="floats of 16 digits"):
-        unpacked(pa.schema([("c", pa.float64())]), [NODE.pack(0, 1, 16, 0)], 0)
+    for times in (1, MANY_CHUNKS):
+        with pytest.raises(ValueError, match="floats of 16 digits"):
+            unpacked(pa.schema([("c", pa.float64())]), [NODE.pack(0, 1, 16, 0)], 0, times=times)
 
 
 VECTORS = {
@@ -340,7 +358,8 @@ def test_the_examples_of_the_format_are_read_and_written():
         assert PackedRows(batch).columns(0, len(array)) == [found[name]], name
 
 
-def test_what_a_base_and_a_number_make():
+@pytest.mark.parametrize("times", [1, MANY_CHUNKS])
+def test_what_a_base_and_a_number_make(times):
     """The sum modulo 2**64, of which the value is the low bytes; a decimal of 128 bits, signed."""
     for type_, base, number, expected in (
         (pa.uint64(), -2, 1, (1 << 64) - 1),
@@ -350,8 +369,9 @@ def test_what_a_base_and_a_number_make():
         (pa.decimal128(20), -(1 << 63), 255, Decimal(-(1 << 63) + 255)),
         (pa.decimal128(20), (1 << 63) - 1, 1, Decimal(-(1 << 63))),
     ):
-        found = values_of(type_, 1, (0, 1, base), buffers=bytes([number]) + bytes(7))
-        assert found.to_pylist() == [expected]
+        buffers = bytes([number]) + bytes(7)
+        found = values_of(type_, 1, (0, 1, base), buffers=buffers, times=times)
+        assert found.to_pylist() == [expected] * times
 
 
 def test_a_base_that_no_offset_reaches_is_refused_even_of_no_lengths():
