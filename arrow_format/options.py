@@ -410,8 +410,8 @@ class WriteOptions:
     statistics
         Columns whose minimum, maximum and null count are stored for each file, region and chunk, so
         that filters skip what cannot match: names, ``"all"`` that can have some (no nested ones),
-        ``()`` for none. None: sort keys, keys of ranges, and numbers, dates and times that are no
-        hashed keys; those cost little.
+        ``()`` for none. None: sort keys, keys of ranges, and numbers, dates and times, which cost
+        little; of keys that are only hashed none are in the log, so that a deletion leaves none.
     threads
         Threads that work together, the calling one included: while that one fills the buffer, the
         others pack, compress and write the region before and decode a dataset ahead, and it does

@@ -195,7 +195,7 @@ def _frame_of(
     elif filter is not None:
         options[ARROW_FILTER.name] = format_arrow_filter(filter)
     elif isinstance(shuffle.filter, KeyFilter):
-        options[ARROW_FILTER.name] = format_arrow_filter(shuffle.filter.keys)
+        options[ARROW_FILTER.name] = format_arrow_filter(shuffle.filter.batch)
     format_ = described_format(spark, shuffle, selection)
     reader = spark.read.format(format_).options(**options).schema(schema)
     key = (format_, schema.json(), tuple(sorted(options.items())))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from arrow_format.filters.row_filter import RowFilter
     from arrow_format.format.statistics import ColumnStatistics
+    from arrow_format.keys.key_set import KeySet
     from arrow_format.model import Int64Array
 
 
@@ -70,6 +71,11 @@ class Both:
         if first is None or second is None:
             return second if first is None else first
         return np.intersect1d(first, second, assume_unique=True)
+
+    def keys(self, partitioner: object, schema: pa.Schema, num_subpartitions: int) -> KeySet | None:
+        """Return keys of which each row that matches has one; None where it may have any."""
+        first = self.first.keys(partitioner, schema, num_subpartitions)
+        return first or self.second.keys(partitioner, schema, num_subpartitions)
 
     def __str__(self) -> str:
         return f"({self.first}) AND ({self.second})"

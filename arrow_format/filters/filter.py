@@ -15,8 +15,10 @@ from arrow_format.filters.from_sql import from_sql
 from arrow_format.filters.rows import rows_that_pass, truth_of
 from arrow_format.filters.spark_rules import SPARK_DEFAULTS, SparkSettings, refused_columns
 from arrow_format.filters.spark_text import zone_of
-from arrow_format.filters.subpartitions import subpartitions_of
+from arrow_format.filters.subpartitions import keys_given, subpartitions_of
 from arrow_format.filters.units import possible
+from arrow_format.keys.key_set import KeySet
+from arrow_format.keys.partitioner import HashPartitioner
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -85,6 +87,16 @@ class Filter:
         See :func:`~arrow_format.filters.subpartitions.subpartitions_of`.
         """
         return subpartitions_of(self.expression, partitioner, schema, num_subpartitions)
+
+    def keys(self, partitioner: object, schema: pa.Schema, num_subpartitions: int) -> KeySet | None:
+        """Return keys of which each row that passes has one; None where it may have any."""
+        if not isinstance(partitioner, HashPartitioner):
+            return None
+        keys = keys_given(self.expression, partitioner, schema)
+        if keys is None:
+            return None
+        ids = partitioner.bind(keys.schema, num_subpartitions, 0)(keys)
+        return KeySet(keys, ids, num_subpartitions)
 
     def _identity(self) -> tuple[object, ...]:
         return as_sql(self.expression, None), self.columns, self.types

@@ -33,8 +33,13 @@ from arrow_format.filters.filter import Filter
 from arrow_format.filters.spark_rules import char_lengths
 from arrow_format.filters.subpartitions import ascending
 from arrow_format.keys.bounds import cast_exactly
-from arrow_format.keys.key_set import rows_with_keys
-from arrow_format.keys.partitioner import ColumnPartitioner, Partitioner, key_columns
+from arrow_format.keys.key_set import KeySet, rows_with_keys
+from arrow_format.keys.partitioner import (
+    ColumnPartitioner,
+    HashPartitioner,
+    Partitioner,
+    key_columns,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -55,7 +60,7 @@ class KeyFilter:
     A null is a key like any other, NaN equals NaN, and -0.0 equals 0.0.
     """
 
-    keys: pa.RecordBatch
+    batch: pa.RecordBatch
     """Key columns in their stored types, in the partitioner's order."""
     filter: Filter
     """A condition that holds for all rows of the keys, and may for others."""
@@ -65,13 +70,13 @@ class KeyFilter:
     @property
     def columns(self) -> tuple[str, ...]:
         """The key columns, in the partitioner's order."""
-        return tuple(self.keys.schema.names)
+        return tuple(self.batch.schema.names)
 
     def mask(self, columns: Sequence[pa.Array], num_rows: int | None = None) -> NDArray[np.bool_]:
         """Return which rows have one of the keys; ``columns`` as :attr:`columns` names them."""
         if self.is_exact:
             return self.filter.mask(columns, num_rows)
-        return rows_with_keys(self.keys, columns)
+        return rows_with_keys(self.batch, columns)
 
     def may_match(
         self, statistics: Mapping[str, ColumnStatistics], num_rows: Int64Array
@@ -93,7 +98,7 @@ class KeyFilter:
         del schema  # that of the keys
         if not isinstance(partitioner, Partitioner) or key_columns(partitioner) != self.columns:
             return None
-        keys = self.keys
+        keys = self.batch
         if isinstance(partitioner, ColumnPartitioner):  # what is no subpartition is nowhere
             ids = keys.column(0).cast(pa.int64(), safe=False)
             numbers = to_numpy(keep(ids, ids.is_valid()))
@@ -101,23 +106,31 @@ class KeyFilter:
         ids = subpartitions_of_keys(keys, partitioner, num_subpartitions)
         return ascending(ids)
 
+    def keys(self, partitioner: object, schema: pa.Schema, num_subpartitions: int) -> KeySet | None:
+        """Return the keys by subpartition; None where that does not say which keys it has."""
+        del schema  # that of the keys
+        if not isinstance(partitioner, HashPartitioner) or partitioner.keys != self.columns:
+            return None
+        ids = subpartitions_of_keys(self.batch, partitioner, num_subpartitions)
+        return KeySet(self.batch, ids, num_subpartitions)
+
     def _identity(self) -> tuple[object, ...]:
-        return self.keys.schema, self.keys.serialize().to_pybytes()
+        return self.batch.schema, self.batch.serialize().to_pybytes()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, KeyFilter) and self._identity() == other._identity()
 
     def __hash__(self) -> int:
-        return hash((self.columns, self.keys.num_rows))
+        return hash((self.columns, self.batch.num_rows))
 
     def __str__(self) -> str:
         names = ", ".join(as_sql(Column(name)) for name in self.columns)
         shown = [
-            "(" + ", ".join(str(column[row]) for column in self.keys.columns) + ")"
-            for row in range(min(self.keys.num_rows, _SHOWN_KEYS))
+            "(" + ", ".join(str(column[row]) for column in self.batch.columns) + ")"
+            for row in range(min(self.batch.num_rows, _SHOWN_KEYS))
         ]
-        if self.keys.num_rows > _SHOWN_KEYS:
-            shown.append(f"... {self.keys.num_rows - _SHOWN_KEYS:,} more")
+        if self.batch.num_rows > _SHOWN_KEYS:
+            shown.append(f"... {self.batch.num_rows - _SHOWN_KEYS:,} more")
         return f"keys ({names}): {', '.join(shown)}"
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from arrow_format.format.statistics import ColumnStatistics
+    from arrow_format.keys.key_set import KeySet
     from arrow_format.model import Int64Array
 
 
@@ -46,3 +47,6 @@ class RowFilter(Protocol):
         self, partitioner: object, schema: pa.Schema, num_subpartitions: int
     ) -> Int64Array | None:
         """Return the subpartitions, ascending, that rows that match can be in; None for all."""
+
+    def keys(self, partitioner: object, schema: pa.Schema, num_subpartitions: int) -> KeySet | None:
+        """Return keys of which each row that matches has one; None where it may have any."""

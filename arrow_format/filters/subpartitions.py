@@ -51,7 +51,9 @@ def subpartitions_of(
     """
     found: Int64Array | None = None
     if isinstance(partitioner, HashPartitioner | RangePartitioner):
-        found = _of_points(expression, partitioner, schema, num_subpartitions)
+        keys = keys_given(expression, partitioner, schema)
+        if keys is not None:
+            found = ascending(partitioner.bind(keys.schema, num_subpartitions, 0)(keys))
     if found is None and isinstance(partitioner, RangePartitioner):
         found = _of_ranges(expression, partitioner, schema)
     if isinstance(partitioner, ColumnPartitioner):
@@ -133,19 +135,19 @@ def _of_units(
 # Points ------------------------------------------------------------------------------------------
 
 
-def _of_points(
-    expression: Expression,
-    partitioner: HashPartitioner | RangePartitioner,
-    schema: pa.Schema,
-    num_subpartitions: int,
-) -> Int64Array | None:
-    """Assign the keys that a condition gives all values of, if it does so for all keys."""
+def keys_given(
+    expression: Expression, partitioner: HashPartitioner | RangePartitioner, schema: pa.Schema
+) -> pa.RecordBatch | None:
+    """Return the keys of which each row that passes has one; None where there is no such list.
+
+    They have the key columns of the partitioner, in the types of the data schema.
+    """
     alternatives = _points(expression)
     if alternatives is None:
         return None
     names = key_columns(partitioner) or ()
     keys = pa.schema([pa.field(name, schema.field(name).type) for name in names])
-    batches = []
+    batches = [] if alternatives else [pa.RecordBatch.from_pylist([], keys)]
     num_keys = 0
     for points in alternatives:
         if any(name not in points for name in keys.names):
@@ -154,10 +156,7 @@ def _of_points(
         if num_keys > MOST_KEYS:
             return None
         batches.append(_product([points[name] for name in keys.names], keys))
-    if not batches:
-        return np.empty(0, np.int64)
-    assign = partitioner.bind(keys, num_subpartitions, 0)
-    return ascending(assign(joined(batches)))
+    return joined(batches)
 
 
 def ascending(ids: Int32Array | Int64Array) -> Int64Array:

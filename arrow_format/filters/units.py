@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 
     Flags = NDArray[np.bool_]
 
+MOST_PAIRS = 1 << 20
+"""Keys and units that are compared with each other, at most."""
+
 
 class Possible(NamedTuple):
     """What the truth of rows may be, for each unit."""
@@ -81,6 +84,38 @@ def possible(
     has_rows = num_rows > 0
     found = _possible(expression, known, has_rows)
     return Possible(*(flags & has_rows for flags in found))
+
+
+def possible_keys(
+    keys: pa.RecordBatch,
+    first: Int64Array,
+    end: Int64Array,
+    statistics: Mapping[str, ColumnStatistics],
+) -> Flags:
+    """Return for each unit whether a row of it may have one of the keys ``[first, end)``.
+
+    As for :func:`possible`, ``statistics`` may be of some key columns; a null is a key like any
+    other. Each unit is compared with each of its keys, which are :data:`MOST_PAIRS` at most, or
+    nothing is said.
+    """
+    counts = end - first
+    if counts.sum() > MOST_PAIRS:
+        return counts > 0
+    unit = np.repeat(np.arange(len(counts)), counts)
+    key = np.arange(len(unit)) + np.repeat(first - counts.cumsum() + counts, counts)
+    may_be = np.ones(len(unit), np.bool_)
+    for name, column in zip(keys.schema.names, keys.columns, strict=True):
+        type_ = comparable_type(column.type)
+        if name in statistics and type_ is not None:
+            of_pair = statistics[name].at(unit)
+            known = _known(of_pair, type_, of_pair.num_rows)
+            values = take(comparable(column), to_arrow(key))
+            is_within = _maybe(compare("<=", known.minimum, values))
+            is_within &= ~_surely(compare("<", known.maximum, values))
+            is_there = _present(values)
+            may_be &= np.where(is_there, is_within & known.has_values, known.has_nulls)
+    found: Flags = np.bincount(unit[may_be], minlength=len(counts)) > 0
+    return found
 
 
 def _known(column: ColumnStatistics, type_: pa.DataType, num_rows: Int64Array) -> _Known:

@@ -172,7 +172,7 @@ def commit_job(
         fields: EntryFields = {
             "job_id": job.job_id,
             "transaction": transaction,
-            "map_outputs": with_ids(give_ids(job.data_schema, [columns], 0)),
+            "map_outputs": with_ids(give_ids(job.data_schema, [columns], 0), job.unlogged),
             "totals": totals,
         }
         if pending:

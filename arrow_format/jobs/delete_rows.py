@@ -432,7 +432,7 @@ class _Deletion:
             else:
                 changes, totals = mask_rows(job, map(self._masked, holding))
             outputs = MapOutputs.of(output for change in changes for output in change.outputs)
-            written = outputs.with_columns(job.known) if self._erase else outputs
+            written = outputs.with_columns(job.known, job.unlogged) if self._erase else outputs
             back = self._bounds.looked_back(after) if self._erase else None
             lost = np.flatnonzero(totals[0])
             receipt = replace(

@@ -90,6 +90,8 @@ class ShuffleJob:
     """Columns of the rows that map tasks are given; None: those of :attr:`data_schema`."""
     statistics: tuple[str, ...] = ()
     """Columns whose files and chunks have statistics."""
+    unlogged: tuple[str, ...] = ()
+    """Columns of which the log has no bounds: a row deleted by its key leaves none there."""
     owners: tuple[ProcessIdentity, ...] = ()
     """The applications whose result it is, and with which it is released."""
     view: LogView = field(default=LogView(), compare=False, repr=False)
@@ -228,8 +230,7 @@ def begin_job(
     sort_by = check_sort_by(stored, sort_by)
     range_keys = partitioner.keys if isinstance(partitioner, RangePartitioner) else ()
     keys = [name for name, _ in (*sort_by, *range_keys)]
-    hashed = partitioner.keys if isinstance(partitioner, HashPartitioner) else ()
-    statistics = chosen_columns(options.statistics, stored, keys, hashed)
+    statistics = chosen_columns(options.statistics, stored, keys)
     storage = open_storage(path)
     check_end(storage.root, storage.options)
     log = CommitLog(storage)
@@ -248,6 +249,7 @@ def begin_job(
         combine=combine,
         source_schema=given if combine else None,
         statistics=statistics,
+        unlogged=only_hashed(partitioner, sort_by) if options.statistics is None else (),
         options=options,
         makes_root=view.last is None and storage.stat("") is None,
         base_version=view.newest,
@@ -255,6 +257,14 @@ def begin_job(
         view=view,
         owners=(owner or this_process(),),
     )
+
+
+def only_hashed(partitioner: object, sort_by: SortBy) -> tuple[str, ...]:
+    """Return the keys of a partitioner that only say by their hash where a row is."""
+    if not isinstance(partitioner, HashPartitioner):
+        return ()
+    sorted_by = [name for name, _ in sort_by]
+    return tuple(name for name in partitioner.keys if name not in sorted_by)
 
 
 def run_map_task(

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 from arrow_format.arrays.buffers import to_numpy
 from arrow_format.errors import OptionError
 from arrow_format.format.regions import RegionKind
+from arrow_format.format.statistics import chosen_columns
+from arrow_format.jobs.job import only_hashed
 from arrow_format.jobs.merge_work import MapOutputMerges, SubpartitionMerge
 from arrow_format.jobs.rebased_merge import RebasedMerge
 from arrow_format.jobs.replacement import (
@@ -22,6 +24,7 @@ from arrow_format.jobs.replacement import (
     open_to_replace,
     replace_outputs,
 )
+from arrow_format.keys.partitioner import partitioner_from_description
 from arrow_format.log.conflicts import check_version_number
 from arrow_format.options import (
     MERGE_BY,
@@ -302,5 +305,12 @@ def _work_of(shuffle: Shuffle, plan: MergePlan, policy: MergePolicy) -> MergeWor
     outputs = shuffle.snapshot.map_outputs
     known = outputs.columns_with_statistics
     newest = shuffle.snapshot.newest
-    statistics = tuple(name for name, id_ in newest.columns.by_name.items() if id_ in known)
+    by_name = newest.columns.by_name
+    statistics = tuple(name for name, id_ in by_name.items() if id_ in known)
+    if known:  # else none were chosen
+        partitioner = partitioner_from_description(newest.partitioner)
+        hashed = only_hashed(partitioner, newest.sort_by)
+        numbers = chosen_columns(None, newest.data_schema, ())
+        wanted = {*statistics, *(name for name in hashed if name in numbers)}
+        statistics = tuple(name for name in by_name if name in wanted)
     return SubpartitionMerge(shuffle, plan.pieces, newest.shape.codec, statistics)

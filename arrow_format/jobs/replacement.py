@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from arrow_format.errors import CommitConflictError, CorruptShuffleError, OptionError, ShuffleError
 from arrow_format.jobs.cleanup import abort_after, append_entry, remove_losers
-from arrow_format.jobs.job import ShuffleJob
+from arrow_format.jobs.job import ShuffleJob, only_hashed
+from arrow_format.keys.partitioner import partitioner_from_description
 from arrow_format.log.commit_log import CommitLog, draft
 from arrow_format.log.conflicts import Claims, check_expected, check_inputs, check_needs
 from arrow_format.log.delta import compose
@@ -141,6 +142,8 @@ def replacing_job(shuffle: Shuffle, options: WriteOptions, num_map_tasks: int) -
     storage = shuffle.storage
     check_end(storage.root, storage.options)
     check_local_dirs(storage.root, options.local_dirs)
+    logged = shuffle.snapshot.map_outputs.columns_with_statistics
+    hashed = only_hashed(partitioner_from_description(newest.partitioner), newest.sort_by)
     return ShuffleJob(
         storage=storage,
         job_id=uuid.uuid4().hex,
@@ -154,6 +157,7 @@ def replacing_job(shuffle: Shuffle, options: WriteOptions, num_map_tasks: int) -
         makes_root=False,
         base_version=newest.version,
         sort_by=newest.sort_by,
+        unlogged=tuple(name for name in hashed if newest.columns.by_name[name] not in logged),
         num_map_tasks=num_map_tasks,
         has_directory=True,
     )
@@ -243,7 +247,7 @@ def _commit(
                 inputs = MapOutputs.of(chain.from_iterable(change.inputs for change in changes))
                 outputs = MapOutputs.of(chain.from_iterable(change.outputs for change in changes))
                 if not any(output.column_ids for output in outputs):  # else inputs with a mask
-                    outputs = outputs.with_columns(job.known)
+                    outputs = outputs.with_columns(job.known, job.unlogged)
                 check_inputs(log.root, composed.map_outputs, inputs)
             entry = draft(
                 view,

@@ -138,6 +138,7 @@ def _renamed_job(job: ShuffleJob, names: Mapping[str, str]) -> ShuffleJob:
         partitioner=renamed(job.partitioner, {key: of(key) for key in keys}) or job.partitioner,
         sort_by=tuple((of(name), order) for name, order in job.sort_by),
         combine={of(name): function for name, function in job.combine.items()},
+        unlogged=tuple(map(of, job.unlogged)),
     )
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from arrow_format.model import Int32Array
+    from arrow_format.model import Int32Array, Int64Array
 
 _LOW_BITS = 0xFFFF
 
@@ -34,7 +34,8 @@ class KeySet:
     ) -> None:
         order = np.argsort(subpartitions, kind="stable")
         self._subpartitions = subpartitions[order]
-        self._keys: pa.RecordBatch = take(keys, to_arrow(order))
+        self.keys: pa.RecordBatch = take(keys, to_arrow(order))
+        """By subpartition, ascending."""
         self.wanted = np.zeros(num_subpartitions, np.bool_)
         """Whether each subpartition may have rows of a key."""
         self.wanted[subpartitions] = True
@@ -42,11 +43,18 @@ class KeySet:
     @property
     def names(self) -> list[str]:
         """Names of the key columns."""
-        return list(self._keys.schema.names)
+        return list(self.keys.schema.names)
 
     def __len__(self) -> int:
         """Return the number of keys, repeated ones included."""
-        return int(self._keys.num_rows)
+        return int(self.keys.num_rows)
+
+    def extents(
+        self, first: Int32Array | Int64Array, end: Int32Array | Int64Array
+    ) -> tuple[Int64Array, Int64Array]:
+        """Return which of the keys are of each range of subpartitions ``[first, end)``."""
+        ids = self._subpartitions
+        return ids.searchsorted(first), ids.searchsorted(end)
 
     def among(
         self, columns: Sequence[pa.Array], subpartitions: Int32Array | None
@@ -57,14 +65,14 @@ class KeySet:
         row, or is None for rows that every subpartition reads.
         """
         is_among = np.zeros(len(columns[0]), np.bool_)
-        keys = self._keys
+        keys = self.keys
         rows = np.arange(len(is_among))
         if subpartitions is not None:
             rows = np.flatnonzero(self.wanted[subpartitions])
             if not len(rows):
                 return is_among
             ids = subpartitions[rows]
-            first, end = np.searchsorted(self._subpartitions, [ids.min(), ids.max() + 1]).tolist()
+            (first,), (end,) = self.extents(ids.min(keepdims=True), ids.max(keepdims=True) + 1)
             keys = keys.slice(first, end - first)
         if len(rows) < len(is_among):
             index = to_arrow(rows)
@@ -74,7 +82,7 @@ class KeySet:
 
     def has_value_of(self, name: str, others: pa.Array) -> bool:
         """Return whether a key has one of these values, not null, in a column."""
-        return _share_a_value(self._keys[name], others)
+        return _share_a_value(self.keys[name], others)
 
 
 def rows_with_keys(keys: pa.RecordBatch, columns: Sequence[pa.Array]) -> NDArray[np.bool_]:

@@ -21,7 +21,7 @@ from arrow_format.arrays.buffers import (
     to_numpy,
     to_scalar,
 )
-from arrow_format.arrays.selection import take
+from arrow_format.arrays.selection import keep, take
 from arrow_format.errors import CorruptShuffleError
 from arrow_format.format.batch_frame import decode_batches, decode_table, encode_table
 from arrow_format.format.single_values import from_binaries
@@ -398,19 +398,24 @@ class MapOutputs(Sequence[MapOutput]):
             {"version": nought, "order": np.arange(len(self)), "last_version": nought}
         )
 
-    def with_columns(self, columns: Columns) -> MapOutputs:
-        """Return them with ids, where all files have these columns."""
+    def with_columns(self, columns: Columns, unlogged: Sequence[str] = ()) -> MapOutputs:
+        """Return them with ids, where all files have these columns.
+
+        What is known of the values of columns that are ``unlogged`` is left out.
+        """
         table, n = self.table, len(self)
         ids = to_arrow(np.tile(np.array(columns.ids, np.int32), n))
         of_outputs = list_array([len(columns.ids)] * n, ids, SCHEMA.field("column_ids").type)
         lists = files_in(table).field("statistics")
-        entries = lists.flatten()
+        entries, lengths = lists.flatten(), lengths_of(lists)
         by_position = np.array([*columns.by_name.values()], np.int64)
-        of_entries = to_arrow(by_position[to_numpy(entries.field("column"))])
-        entries = _replaced(entries, "column", of_entries)
-        files = _replaced(
-            files_in(table), "statistics", list_array(lengths_of(lists), entries, lists.type)
-        )
+        of_entries = by_position[to_numpy(entries.field("column"))]
+        left_out = [columns.by_name[name] for name in unlogged]
+        is_left = ~np.isin(of_entries, left_out)
+        file_of = np.repeat(np.arange(len(lengths)), lengths)[is_left]
+        entries = keep(_replaced(entries, "column", to_arrow(of_entries)), to_arrow(is_left))
+        lengths = np.bincount(file_of, minlength=len(lengths))
+        files = _replaced(files_in(table), "statistics", list_array(lengths, entries, lists.type))
         of_files = list_array(
             lengths_of(column_in(table, "files")), files, SCHEMA.field("files").type
         )

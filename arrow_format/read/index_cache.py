@@ -38,7 +38,7 @@ Loaded = TypeVar("Loaded")
 """What a caller wants of an index."""
 Ranges = TypeVar("Ranges", None, "Sequence[tuple[int, int]]")
 """Subpartitions ``[first, end)`` that are wanted of a file; None for all."""
-Wanted = TypeVar("Wanted", bound="tuple[MapOutput, PartitionedFile, Any]")
+Wanted = TypeVar("Wanted", bound="tuple[MapOutput, PartitionedFile, Any, Any]")
 
 
 class IndexCache:
@@ -107,36 +107,34 @@ class IndexCache:
 
         Where each costs a round trip, some are loaded concurrently, at most as many as are kept.
         """
-        wanted = ((output, file, None) for output, file in files)
-        windows = self._all(version, wanted, (), lambda reader, _: reader.load())
+        wanted = ((output, file, None, ()) for output, file in files)
+        windows = self._all(version, wanted, lambda reader, *_: reader.load())
         return chain.from_iterable(windows)
 
     def parts_of(
         self,
         version: LogEntry,
-        files: Iterable[tuple[MapOutput, PartitionedFile, Sequence[tuple[int, int]]]],
-        columns: Sequence[str] = (),
+        files: Iterable[
+            tuple[MapOutput, PartitionedFile, Sequence[tuple[int, int]], Sequence[str]]
+        ],
     ) -> Iterator[list[IndexPart]]:
         """Yield what the index of each file says of ranges of subpartitions, in their order.
 
-        As :meth:`indexes_of`, those together that were opened together; see
-        :meth:`PartitionedFileReader.of_ranges`.
+        As :meth:`indexes_of`, those together that were opened together; the last of each is columns
+        of which statistics are wanted too. See :meth:`PartitionedFileReader.of_ranges`.
         """
-        return self._all(
-            version, files, columns, lambda reader, ranges: reader.of_ranges(ranges, columns)
-        )
+        return self._all(version, files, PartitionedFileReader.of_ranges)
 
     def _all(
         self,
         version: LogEntry,
-        files: Iterable[tuple[MapOutput, PartitionedFile, Ranges]],
-        columns: Sequence[str],
-        load: Callable[[PartitionedFileReader, Ranges], Loaded],
+        files: Iterable[tuple[MapOutput, PartitionedFile, Ranges, Sequence[str]]],
+        load: Callable[[PartitionedFileReader, Ranges, Sequence[str]], Loaded],
     ) -> Iterator[list[Loaded]]:
         max_requests = self.roots.storage.max_requests
         for window in self._windows(files, max_requests):
             fetched = run_concurrently(
-                [partial(self._fetched, version, *wanted, columns) for wanted in window],
+                [partial(self._fetched, version, *wanted) for wanted in window],
                 max_requests,
             )
             # Below, the reader of one that cannot be decoded says which it is.
@@ -144,9 +142,9 @@ class IndexCache:
                 decode_fetched(chain.from_iterable(blocks for _, blocks in fetched))
             loaded: list[Loaded] = []
             try:
-                for (output, _, ranges), (reader, _) in zip(window, fetched, strict=True):
+                for (output, _, ranges, columns), (reader, _) in zip(window, fetched, strict=True):
                     with _described(output):
-                        loaded.append(load(reader, ranges))
+                        loaded.append(load(reader, ranges, columns))
                     self._keep(reader)
             except (CorruptShuffleError, FormatVersionError):
                 yield loaded  # what is before the damaged one

@@ -162,13 +162,10 @@ class IndexPart:
             names, schema = self.metadata.statistics, self.metadata.data_schema
             offsets, known = [np.empty(0, np.int64)], []
             for block in self.reader._open(joined.numbers, with_statistics=True):
-                offsets += [part.chunks.offset for part in block.parts]
+                parts, section = block.parts, block.section or memoryview(b"")
+                offsets += [part.chunks.offset for part in parts]
                 with self.reader.located():
-                    known.append(
-                        decode_section(
-                            block.section or memoryview(b""), names, schema, chunk_rows(block.parts)
-                        )
-                    )
+                    known.append(decode_section(section, names, schema, chunk_rows(parts)))
             stored = np.concatenate(offsets)
             wanted = np.concatenate([offsets[0], *(part.chunks.offset for part in self.regions)])
             order = np.argsort(stored, kind="stable")

@@ -203,6 +203,32 @@ def _plan_parts(
         yield [*islice(chunks, after - before)]
 
 
+def subpartitions_of_chunks(
+    chunks: Sequence[ChunkRead], regions: Sequence[Region], num_subpartitions: int
+) -> tuple[Int64Array, Int64Array]:
+    """Return the subpartitions ``[first, end)`` that the rows wanted of each chunk are in.
+
+    ``chunks`` are of these regions, or parts of some, one after the other.
+    """
+    firsts, ends = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for part, run in groupby(chunks, lambda one: one.part):
+        region, of_part = regions[part], [*run]
+        first, end = np.zeros(len(of_part), np.int64), np.full(len(of_part), num_subpartitions)
+        if region.kind is RegionKind.UNICAST:
+            ids, _ = region.subpartition_rows(num_subpartitions)
+            start = region.chunks.first_row[[one.chunk for one in of_part]]
+            rows = (
+                start + [one.first_row for one in of_part],
+                start + [one.end_row - 1 for one in of_part],
+            )
+            low, high = (ids[region.row_offsets.searchsorted(of, "right") - 1] for of in rows)
+            ascends = low <= high
+            first[ascends], end[ascends] = low[ascends], high[ascends] + 1
+        firsts.append(first)
+        ends.append(end)
+    return np.concatenate(firsts), np.concatenate(ends)
+
+
 def with_frames(
     chunk: ChunkRead, frames: Iterable[tuple[int, int, int]], max_gap_bytes: int
 ) -> ChunkRead:

@@ -8,25 +8,32 @@ where all of its chunks are. Only then are rows decoded.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import compress
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from arrow_format.filters.units import possible_keys
 from arrow_format.keys.partitioner import partitioner_from_description
 from arrow_format.read.partitioned_file import chunk_rows
-from arrow_format.read.plan import adjacent_ranges, extent_of
+from arrow_format.read.plan import adjacent_ranges, extent_of, subpartitions_of_chunks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     import pyarrow as pa
     from numpy.typing import NDArray
 
     from arrow_format.filters.row_filter import RowFilter
+    from arrow_format.keys.key_set import KeySet
     from arrow_format.log.snapshot import Snapshot
     from arrow_format.model import Int64Array
     from arrow_format.read.partitioned_file import IndexPart
     from arrow_format.read.plan import ChunkRead
+
+SHARE_OF_KEY = 1 / 64
+"""Of the rows of its subpartition, those that a key is taken to have. Where keys have more, their
+subpartitions are read one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +45,8 @@ class Selection:
     """Those that rows can be in, ascending; None for all."""
     of_keys: Int64Array | None
     """Those that rows can belong to, and are in where a file is trusted; None for all."""
+    keys: KeySet | None
+    """Keys of which each row has one, and that say in which subpartition it is; None for any."""
     files: NDArray[np.bool_]
     """Whether each file, in reading order, can have rows."""
     trusted: NDArray[np.bool_]
@@ -59,13 +68,17 @@ class Selection:
 
     def weighed(self, weights: Int64Array, origin: int) -> Int64Array:
         """Return what is left of weights of subpartitions from one on, as far as that is known."""
-        left: Int64Array = np.ceil(weights * self.share).astype(np.int64)
+        left: NDArray[np.floating[Any]] = weights * self.share
         if self.subpartitions is not None:
             kept = _within(self.subpartitions, origin, origin + len(weights)) - origin
             others = np.ones(len(left), np.bool_)
             others[kept] = False
             left[others] = 0
-        return left
+            if self.keys is not None:
+                first, end = self.keys.extents(kept + origin, kept + origin + 1)
+                left[kept] *= np.minimum((end - first) * SHARE_OF_KEY, 1)
+        rounded: Int64Array = np.ceil(left).astype(np.int64)
+        return rounded
 
     def among(self, wanted: list[int] | None) -> list[int] | None:
         """Return those of ascending subpartitions, all when None, that are to be read."""
@@ -93,29 +106,44 @@ def select(where: RowFilter, snapshot: Snapshot, *, trusts: bool = True) -> Sele
     """
     newest, outputs = snapshot.newest, snapshot.map_outputs
     partitioner = partitioner_from_description(newest.partitioner)
-    possible = None
+    possible = keys = None
     # Rows that every subpartition reads count for each of them, whatever their keys.
     if partitioner is not None and not snapshot.num_broadcast_rows:
-        possible = where.subpartitions(partitioner, newest.data_schema, newest.num_subpartitions)
+        how = partitioner, newest.data_schema, newest.num_subpartitions
+        possible, keys = where.subpartitions(*how), where.keys(*how)
     statistics = outputs.file_statistics(where.columns, newest.columns)
     files = where.may_match(statistics, outputs.stored_rows)
     stored = outputs.of_files("data_bytes")
     trusted = outputs.placed if trusts else np.zeros(len(files), np.bool_)
     share = int(stored[files].sum()) / max(int(stored.sum()), 1)
     of_any = possible if trusted[files].all() else None
-    return Selection(where, of_any, possible, files, trusted, share)
+    return Selection(where, of_any, possible, keys, files, trusted, share)
 
 
 def select_chunks(
-    chunks: Iterable[ChunkRead], where: RowFilter, index: IndexPart, schema: pa.Schema
-) -> Iterator[ChunkRead]:
-    """Return those of some chunks of a file in which a row can match; ``schema`` is read with."""
+    chunks: Iterable[ChunkRead],
+    selection: Selection,
+    index: IndexPart,
+    schema: pa.Schema,
+    *,
+    is_trusted: bool,
+) -> Iterable[ChunkRead]:
+    """Return those of some chunks of a file in which a row can match; ``schema`` is read with.
+
+    In a file that ``is_trusted``, a chunk has only keys of its own subpartitions.
+    """
     planned = list(chunks)
     if len(planned) < 2:  # reading it costs no more than comparing it
-        return iter(planned)
-    known = index.chunk_statistics(where.columns, schema)
-    if not known:  # as of keys that are only hashed: there is nothing to compare
-        return iter(planned)
-    can_match = where.may_match(known, chunk_rows(index.regions))
+        return planned
+    known = index.chunk_statistics(selection.where.columns, schema)
+    if not known:  # as of texts that are only hashed: there is nothing to compare
+        return planned
     first_chunk = np.cumsum([0, *(len(region.chunks) for region in index.regions)])
-    return (chunk for chunk in planned if can_match[first_chunk[chunk.part] + chunk.chunk])
+    at = first_chunk[[one.part for one in planned]] + [one.chunk for one in planned]
+    known = {name: column.at(at) for name, column in known.items()}
+    can_match = selection.where.may_match(known, chunk_rows(index.regions)[at])
+    if selection.keys is not None and is_trusted:
+        n = index.metadata.num_subpartitions
+        extents = selection.keys.extents(*subpartitions_of_chunks(planned, index.regions, n))
+        can_match &= possible_keys(selection.keys.keys, *extents, known)
+    return [*compress(planned, can_match.tolist())]

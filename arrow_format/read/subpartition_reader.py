@@ -60,6 +60,9 @@ _Fetched = tuple[ChunkReader, ChunkRead, pa.Buffer]
 MIN_SLICE_BYTES = 32 << 10
 """Rows of a region are not read in smaller slices: each costs the decoding of a chunk."""
 
+FEW_BYTES = 512 << 10
+"""Of rows that are read as soon as their statistics are."""
+
 SUBPARTITION_COLUMN = "_subpartition"
 """Name of the int32 column that ``with_subpartition`` appends."""
 
@@ -250,14 +253,22 @@ class SortMergeSubpartitionReader:
             ]
             windows = self._indexes.parts_of(
                 self._version,
-                ((one.output, one.file, self._ranges_of(one)) for one, _ in kept),
-                () if self._selection is None else self._selection.where.columns,
+                (
+                    (one.output, one.file, self._ranges_of(one), self._compared_in(one))
+                    for one, _ in kept
+                ),
             )
             left = iter(kept)
             together = (planned for window in windows for planned in self._plans(left, window))
             for version_file, index, chunks in together:
-                if self._selection is not None:
-                    chunks = select_chunks(chunks, self._selection.where, index, self._data_schema)
+                if self._selection is not None and self._compared_in(version_file):
+                    chunks = select_chunks(
+                        chunks,
+                        self._selection,
+                        index,
+                        self._data_schema,
+                        is_trusted=bool(self._selection.trusted[version_file.order]),
+                    )
                 stored = index.metadata.data_schema
                 reader = ChunkReader(
                     index,
@@ -298,6 +309,21 @@ class SortMergeSubpartitionReader:
         selection = self._selection
         is_trusted = selection is None or selection.trusted[version_file.order]
         return self._ranges if is_trusted else self._whole
+
+    def _compared_in(self, version_file: VersionFile) -> Sequence[str]:
+        """Return the columns whose statistics may say which chunks of a file can match.
+
+        None where a chunk or two of a region may have the given keys: it is as well to read them.
+        """
+        selection, file = self._selection, version_file.file
+        if selection is None:
+            return ()
+        if selection.keys is not None and file.num_regions == 1:
+            wanted = sum(end - first for first, end in self._ranges_of(version_file))
+            num_bytes = file.raw_bytes * wanted
+            if num_bytes <= FEW_BYTES * (file.end_subpartition - file.first_subpartition):
+                return ()
+        return selection.where.columns
 
     def _regions_of(self, version_file: VersionFile) -> range:
         """Regions of a file to read, numbered through the file; empty for none."""

@@ -88,7 +88,7 @@ WRITE_OPTIONS = (
     Option("statistics", parse_statistics, "WriteOptions.statistics",
            "columns whose minimum, maximum and null count are stored per file and chunk, so that "
            'filters skip what cannot match: `a,b` or `["a","b"]`, `all`, or `none`',
-           default="sort and range keys; numbers, dates and times but for hashed keys",
+           default="sort and range keys; numbers, dates and times",
            may_be_empty=True),
     Option("threads", whole, "WriteOptions.threads",
            "threads of each task that gather, pack and compress", default="1"),

@@ -3,8 +3,12 @@
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from arrow_format.filters import units
 from arrow_format.filters.filter import bind_filter
+from arrow_format.filters.units import possible_keys
 from arrow_format.format.statistics import UNKNOWN, ColumnStatistics
 from tests.support.column_statistics import statistics_of
 
@@ -82,3 +86,44 @@ def test_bounds_of_a_narrower_type():
     )
     bound = bind_filter("c > 1000", SCHEMA)
     assert bound.may_match({"c": narrow}, np.array([2])).tolist() == [False]
+
+
+_VALUES = st.sampled_from([None, NAN, -0.0, 0.0, 1.0, 2.0])
+_ROWS = st.tuples(_VALUES, st.sampled_from([None, 1, 2, 3]))
+
+
+def _is_key(row, key):
+    return all(a == b or (a != a and b != b) for a, b in zip(row, key, strict=True))
+
+
+@given(
+    st.lists(st.lists(_ROWS, min_size=1, max_size=4), min_size=1, max_size=5),
+    st.lists(_ROWS, max_size=6),
+    st.data(),
+)
+def test_a_unit_that_has_one_of_its_keys_may_have_it(rows, keys, data):
+    types = {"x": pa.float64(), "c": pa.int32()}
+    known = {
+        name: statistics_of([pa.array([row[i] for row in unit], type_) for unit in rows])
+        for i, (name, type_) in enumerate(types.items())
+        if data.draw(st.booleans())
+    }
+    edges = st.lists(st.integers(0, len(keys)), min_size=2, max_size=2).map(sorted)
+    extents = np.array([data.draw(edges) for _ in rows], np.int64)
+    batch = pa.record_batch(
+        [pa.array([key[i] for key in keys], type_) for i, type_ in enumerate(types.values())],
+        names=[*types],
+    )
+    found = possible_keys(batch, extents[:, 0], extents[:, 1], known)
+    for may, unit, (first, end) in zip(found, rows, extents.tolist(), strict=True):
+        assert may or not any(_is_key(row, key) for row in unit for key in keys[first:end])
+        assert first < end or not may
+
+
+def test_a_unit_is_compared_with_its_own_keys_alone(monkeypatch):
+    keys = pa.record_batch({"c": pa.array([3, 6, None, 7], pa.int32())})
+    first, end = np.array([[0, 1], [0, 2], [1, 3], [1, 2]]).T
+    assert possible_keys(keys, first, end, STATISTICS).tolist() == [YES, NO, YES, NO]
+    assert possible_keys(keys, first, end, {}).all()
+    monkeypatch.setattr(units, "MOST_PAIRS", 3)
+    assert possible_keys(keys, first, end, STATISTICS).all()

@@ -41,9 +41,7 @@ STATISTICS = {
 def test_columns_by_default_are_keys_and_numbers_of_up_to_eight_bytes():
     assert chosen_columns(None, SCHEMA, ["key", "tags"]) == ("id", "day", "at", "key")
     assert chosen_columns(None, SCHEMA, []) == ("id", "day", "at")
-    # What is only hashed is spread over all chunks.
-    assert chosen_columns(None, SCHEMA, ["day"], ["day", "id"]) == ("day", "at")
-    assert chosen_columns("all", SCHEMA, [], ["id"]) == chosen_columns("all", SCHEMA, [])
+    assert chosen_columns("all", SCHEMA, []) == chosen_columns("all", SCHEMA, ["id"])
     wide = pa.schema([*((f"c{i}", pa.int8()) for i in range(300)), ("key", pa.string())])
     assert chosen_columns(None, wide, ["key"]) == (*wide.names[: MOST_CHOSEN - 1], "key")
 

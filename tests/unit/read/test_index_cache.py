@@ -102,7 +102,7 @@ def test_of_indexes_that_are_decoded_together_the_damaged_one_is_named(storage, 
     storage.replace(files[2].index_path, index, sync=False)
     files[2] = replace(files[2], data_bytes=8, **said_of(index))
     storage.max_requests = max_requests
-    wanted = [(version.map_outputs[0], file, [(0, N)]) for file in files]
+    wanted = [(version.map_outputs[0], file, [(0, N)], ()) for file in files]
     parts = chain.from_iterable(IndexCache(storage).parts_of(version, iter(wanted)))
     for file in files[:2]:
         part = next(parts)

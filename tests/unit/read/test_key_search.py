@@ -77,9 +77,14 @@ def test_a_lookup_is_the_whole_read_filtered(path, gap, together, columns, monke
 def test_what_has_no_key_is_not_read_whole(path, read, monkeypatch):
     monkeypatch.setattr(PosixStorage, "gap_bytes", 0)
     shuffle = open_shuffle(path)
-    absent = {"k": -1, "t": "t1"}
+    absent = {"k": 3, "t": "none has it"}
     assert shuffle.lookup(absent).read_all().num_rows == 0
     of_keys = sum(read)
     read.clear()
     shuffle.subpartition(shuffle.subpartition_of(**absent)).read_all()
     assert 0 < 5 * of_keys < sum(read)
+
+
+def test_what_is_beyond_the_bounds_of_keys_is_not_read(path, read):
+    assert open_shuffle(path).lookup({"k": -1, "t": "t1"}).read_all().num_rows == 0
+    assert not read
