@@ -221,7 +221,8 @@ def subpartitions_of_chunks(
                 start + [one.first_row for one in of_part],
                 start + [one.end_row - 1 for one in of_part],
             )
-            low, high = (ids[region.row_offsets.searchsorted(of, "right") - 1] for of in rows)
+            edges = region.row_offsets
+            low, high = (ids[edges.searchsorted(of, "right") - 1] for of in rows)
             ascends = low <= high
             first[ascends], end[ascends] = low[ascends], high[ascends] + 1
         firsts.append(first)

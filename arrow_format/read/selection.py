@@ -142,7 +142,7 @@ def select_chunks(
     at = first_chunk[[one.part for one in planned]] + [one.chunk for one in planned]
     known = {name: column.at(at) for name, column in known.items()}
     can_match = selection.where.may_match(known, chunk_rows(index.regions)[at])
-    if selection.keys is not None and is_trusted:
+    if selection.keys is not None and len(selection.keys) > 1 and is_trusted:
         n = index.metadata.num_subpartitions
         extents = selection.keys.extents(*subpartitions_of_chunks(planned, index.regions, n))
         can_match &= possible_keys(selection.keys.keys, *extents, known)
