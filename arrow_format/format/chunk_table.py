@@ -232,22 +232,14 @@ class ChunkTable:
     def places(self, chunks: Sequence[int], columns: Sequence[int]) -> list[ChunkPlaces]:
         """Return where columns at some positions are in each of some chunks.
 
-        With plain integers: of few columns that takes less than with arrays, whatever the number
-        of chunks.
+        With plain integers, chunk by chunk: that takes less than arrays of so few, and mostly one
+        is asked for.
         """
-        at = [*chunks]
-        each = zip(
-            at,
-            self.num_rows[at].tolist(),
-            self.encoding[at].tolist(),
-            self.first_frame[at].tolist(),
-            self.num_frames[at].tolist(),
-            self.column_frame[at].tolist(),
-            self.column_raw_length[at].tolist(),
-            strict=True,
-        )
         found = []
-        for chunk, num_rows, encoding, first, num_frames, frame_of, raw_lengths in each:
+        for chunk in chunks:
+            frame_of = self.column_frame[chunk].tolist()
+            raw_lengths = self.column_raw_length[chunk].tolist()
+            first, end = self.first_frame[chunk : chunk + 2].tolist()
             # Bytes before compression, up to now, of the frames that are wanted.
             ends = dict.fromkeys(sorted({frame_of[i] for i in columns}), 0)
             stops = []
@@ -256,8 +248,8 @@ class ChunkTable:
                 if frame in ends:
                     ends[frame] = stop
                 stops.append(stop)
-            lengths = self.frame_length[first : first + num_frames].tolist()
-            sums = self.frame_crc32[first : first + num_frames].tolist()
+            lengths = self.frame_length[first:end].tolist()
+            sums = self.frame_crc32[first:end].tolist()
             offsets = [*accumulate(lengths, initial=0)]
             frames = [
                 FramePlace(frame, offsets[frame], lengths[frame], sums[frame], raw_length)
@@ -265,6 +257,7 @@ class ChunkTable:
             ]
             index = {frame: i for i, frame in enumerate(ends)}
             in_frames = [(index[frame_of[i]], stops[i] - raw_lengths[i], stops[i]) for i in columns]
+            num_rows, encoding = int(self.num_rows[chunk]), int(self.encoding[chunk])
             found.append(ChunkPlaces(self, chunk, num_rows, encoding, frames, in_frames))
         return found
 

@@ -121,8 +121,7 @@ class ChunkReader:
         self, chunk: ChunkRead, stored: pa.Buffer, *, to_its_end: bool = False
     ) -> StoredChunk:
         """Return a chunk with the rows wanted of it; ``to_its_end`` those behind them too."""
-        with self.located(chunk):
-            places = self._places(chunk)
+        places = self._places(chunk)
         end = places.num_rows if to_its_end else chunk.end_row
         return StoredChunk(stored, places, (chunk.first_row, end))
 
