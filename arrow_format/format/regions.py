@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MAX_REGION_ROWS = (1 << 31) - 1
 """Row offsets of a region are 32-bit."""
 
-_BLOCK = 256
+_BLOCK = 64
 """Numbers between two sums that :class:`PrefixSums` holds."""
 
 
@@ -40,7 +40,7 @@ class RegionKind(IntEnum):
 class PrefixSums:
     """Small unsigned numbers and their running sums, of which only some are held.
 
-    The sum before every 256th number is held, so that a sum or a position costs the same however
+    The sum before every 64th number is held, so that a sum or a position costs the same however
     many numbers there are. They are added up when one is asked for.
     """
 
@@ -133,7 +133,7 @@ class PrefixSums:
         return len(self.values) <= _BLOCK * len(asked)
 
     def _blocks_at(self, blocks: Int64Array) -> npt.NDArray[Any]:
-        """Return the numbers of some blocks, of shape (blocks, 256); behind the last, any."""
+        """Return the numbers of some blocks, of shape (blocks, 64); behind the last, any."""
         at = blocks[:, None] * _BLOCK + np.arange(_BLOCK)
         found: npt.NDArray[Any] = self.values[np.minimum(at, len(self.values) - 1)]
         return found
