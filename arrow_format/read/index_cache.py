@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 CACHE_BYTES = 32 << 20
 MAX_WINDOW = 64
 """Files whose indexes are decoded together: in each call NumPy does little for one of them."""
-WINDOW_BYTES = 128 << 10
+WINDOW_BYTES = 256 << 10
 """Of their indexes, on disk; more gain nothing, and all of them are in memory at a time."""
 
 Loaded = TypeVar("Loaded")

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 SMALL_BYTES = 64 << 10
 """An index of this many bytes is read in one request."""
 
-_RUN_BYTES = 64 << 10
-"""Of blocks that are decoded together, compressed: so that what they become is small."""
+_RUN_BYTES = 256 << 10
+"""Of blocks that are decoded together, compressed: so that what they become is a few megabytes."""
 
 
 @dataclass(frozen=True, slots=True)
