@@ -272,6 +272,11 @@ class ChunkTable:
             self.frame_crc32[first:end].tolist(),
         )
 
+    def equals(self, other: ChunkTable) -> bool:
+        """Whether the index has the same of other chunks."""
+        pairs = zip(self.arrays().values(), other.arrays().values(), strict=True)
+        return all(np.array_equal(*pair) for pair in pairs)
+
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return what the index has of the chunks, by name."""
         names = [each.name for each in fields(self) if each.init]

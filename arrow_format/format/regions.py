@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from arrow_format.errors import CorruptShuffleError
 from arrow_format.format.chunk_table import ChunkTable
 
 if TYPE_CHECKING:
@@ -351,7 +352,8 @@ def joined_parts(parts: Iterable[Region]) -> list[Region]:
     """Return parts of some blocks, by region and first row, joined where one goes on in the next.
 
     A chunk at the border of two blocks, which both have, is in the joined part once. So is a
-    broadcast region that several blocks have.
+    broadcast region that several blocks have. Raises CorruptShuffleError where two blocks describe
+    a chunk otherwise.
     """
     runs: list[list[Region]] = []
     for part in sorted(parts, key=attrgetter("number", "first_row")):
@@ -384,9 +386,14 @@ def _joined(run: Sequence[Region]) -> Region:
         return first
     tables = [first.chunks]
     for part in run[1:]:
-        shared = int(part.chunks.offset[0] == tables[-1].offset[-1])
+        before = first.first_row - part.first_row
+        last = tables[-1].between(len(tables[-1]) - 1, len(tables[-1]))
+        shared = int(part.chunks.offset[0] == last.offset[0])
+        if shared and not last.equals(part.chunks.between(0, 1, before)):
+            place = f"byte {part.chunks.offset[0]} of the data file"
+            msg = f"blocks of the index contradict each other about the chunk at {place}"
+            raise CorruptShuffleError(msg)
         if shared < len(part.chunks):
-            before = first.first_row - part.first_row
             tables.append(part.chunks.between(shared, len(part.chunks), before))
     ids = np.concatenate([part.subpartitions for part in run])
     rows = np.concatenate([part.rank_rows.values for part in run])

@@ -255,7 +255,7 @@ class MapOutputs(Sequence[MapOutput]):
         Raises
         ------
         CorruptShuffleError
-            The statistics of a column are not of its type.
+            The statistics of a column are not of its type, or a file has two of one.
         """
         files = files_in(self.table)
         num_rows = self.stored_rows
@@ -270,6 +270,9 @@ class MapOutputs(Sequence[MapOutput]):
             if not len(rows):
                 statistics[name] = ColumnStatistics.unknown(type_, num_rows)
                 continue
+            if not np.diff(file_of[rows]).all():
+                msg = f"the log has statistics of column {name!r} of a file twice"
+                raise CorruptShuffleError(msg)
             of_column = take(entries, to_arrow(rows))
             null_count = np.full(len(files), UNKNOWN, np.int64)
             null_count[file_of[rows]] = to_numpy(of_column.field("null_count"))

@@ -209,10 +209,11 @@ def _check_identity(reader: PartitionedFileReader, version: LogEntry, output: Ma
             f"{output.map_task}, attempt {output.attempt}. The file was swapped with another"
         )
         raise CorruptShuffleError(msg)
-    n = metadata.num_subpartitions
-    if n % version.num_subpartitions or n != reader.file.num_subpartitions:
-        actual = f"{metadata.num_subpartitions} subpartitions"
-        wanted = f"{version.num_subpartitions}, of this file {reader.file.num_subpartitions}"
+    n, of_version = metadata.num_subpartitions, version.num_subpartitions
+    is_multiple = not n % of_version if not reader.file.num_broadcast_rows else n == of_version
+    if not is_multiple or n != reader.file.num_subpartitions:
+        actual = f"{n} subpartitions"
+        wanted = f"{of_version}, of this file {reader.file.num_subpartitions}"
     elif not can_read_as(
         shared_columns(metadata.data_schema, version.data_schema), version.data_schema
     ):

@@ -130,7 +130,8 @@ class IndexPart:
         """Parts of regions, by region and row; adjacent ones are joined."""
         joined = self._joined
         if joined.regions is None:  # several threads may do this: they make equal ones
-            parts = joined_parts(part for block in joined.blocks for part in block.parts)
+            with self.reader.located():
+                parts = joined_parts(part for block in joined.blocks for part in block.parts)
             if joined.is_folded:
                 n = joined.num_subpartitions
                 parts = [piece for part in parts for piece in folded_parts(part, n)]

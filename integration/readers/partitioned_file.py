@@ -218,11 +218,12 @@ def _is_wider(new: pa.DataType, old: pa.DataType) -> bool:
 
 
 def _bytes(kind: pa.DataType) -> object:
-    """Return what the bytes of a type mean: without names, nullability and time zones."""
+    """Return what a type means without names of items, nullability and time zones."""
     if pt.is_timestamp(kind):
         return kind.unit, kind.tz is None
     size = kind.list_size if pt.is_fixed_size_list(kind) else 0
-    return (kind.id, size, *map(_bytes, inside(kind))) if inside(kind) else kind
+    names = [field.name for field in kind] if pt.is_struct(kind) else []
+    return (kind.id, size, *names, *map(_bytes, inside(kind))) if inside(kind) else kind
 
 
 def _end(pieces: Iterable[tuple[int, int]]) -> int:

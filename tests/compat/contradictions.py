@@ -14,18 +14,20 @@ import pyarrow as pa
 import zstandard
 
 from arrow_format import RoundRobinPartitioner
-from arrow_format.format.batch_frame import encode_table
+from arrow_format.format.batch_frame import encode_batch, encode_table
 from arrow_format.format.masks import RowMask
+from tests.compat.contradictory_index import INDEX
+from tests.compat.damages import TOTALS
 from tests.compat.golden import SEEN_WHOLE, Golden
 from tests.compat.rewritten import (
     ROWS,
-    TOTALS,
     Version,
     change,
     compressed_message,
     lying,
     sections_of,
     two_frames,
+    with_dictionary,
     without_size,
 )
 
@@ -121,6 +123,7 @@ LOG: Mapping[str, Callable[[Version], object]] = {
     "a section with BodyCompression": lambda v: setattr(v, "encoded", _compressed_section),
     "a section that does not state its size": _reframed(without_size),
     "a section of two frames": _reframed(two_frames),
+    "a section of a dictionary": _reframed(with_dictionary),
     "a frame of fewer bytes than it states": _reframed(lying(8), 8),
     "a frame of more bytes than it states": _reframed(lying(-8), -8),
     "a section of more than 64 MiB": _large_section,
@@ -153,161 +156,6 @@ LOG: Mapping[str, Callable[[Version], object]] = {
     "a key twice": _key_twice,
 }
 
-# Of the index
-
-
-def _overlapping(version: Version) -> None:
-    """Two chunks of one place."""
-    part = version.part
-    for name in ("chunk_encoding", "chunk_frames", "column_frame", "column_raw_length"):
-        part[name] *= 2
-    part["frame_length"] *= 2
-    part["frame_crc32"] *= 2
-    part["chunk_rows"] *= 2
-    part["num_rows"] *= 2
-    part["subpartition_rows"] = [6]
-    part["chunk_gap"].append(-part["frame_length"][0])
-    version.file["num_rows"] *= 2
-    version.add(num_rows=3)
-
-
-def _unaligned(version: Version) -> None:
-    version.part["chunk_gap"] = [12]
-    version.put_data(version.data[:8] + bytes(4) + version.data[8:])
-
-
-def _of_two_frames(version: Version) -> None:
-    """A frame that no column names."""
-    frame = zstandard.compress(b"")
-    version.part["chunk_frames"] = [2]
-    version.part["frame_length"].append(len(frame))
-    version.part["frame_crc32"].append(zlib.crc32(frame))
-    version.put_data(version.data + frame)
-
-
-def _large_chunk(version: Version) -> None:
-    """A text that takes more than a chunk of several rows may."""
-    lengths = np.array([0, 0, 9 << 20], "<u4").tobytes() + bytes(4)
-    text = np.random.default_rng(1).integers(0, 2, (9 << 20) // 4096, np.uint8).repeat(4096)
-    version.put_column(2, bytes([0, 4, *bytes(14)]) + lengths + text.tobytes())
-
-
-def _dense_chunk(version: Version) -> None:
-    """A text that takes more than 32,768 times its bytes: raw lengths alone say so."""
-    stored = version.part["frame_length"][0]
-    version.part["column_raw_length"][2] = 32_769 * stored
-
-
-def _many_rows(version: Version) -> None:
-    rows = (1 << 25) + 1
-    version.part.update(chunk_rows=[rows], subpartition_rows=[0], large=[rows])
-    version.part["num_rows"] = version.file["num_rows"] = rows
-    version.add(num_rows=rows - 3)
-
-
-def _large_region(version: Version) -> None:
-    """A region of 2**31 rows, in chunks that may be so large."""
-    place, (length,) = version.part["chunk_gap"][0], version.part["frame_length"]
-    frame = version.data[place : place + length] + bytes(-length % 8)
-    for name in ("chunk_encoding", "chunk_frames", "column_frame", "column_raw_length"):
-        version.part[name] *= 64
-    version.part["frame_length"] *= 64
-    version.part["frame_crc32"] *= 64
-    version.part["chunk_gap"] += [-length % 8] * 63
-    version.part["chunk_rows"] = [1 << 25] * 64
-    version.put_data(version.data + frame * 63)
-    version.part.update(num_rows=1 << 31, subpartition_rows=[0], large=[1 << 31])
-    version.put_rows(1 << 31)
-
-
-def _regions(change: Callable[[list[dict[str, Any]]], object]) -> Callable[[Version], object]:
-    """Change the parts of a file of two regions."""
-
-    def changed(version: Version) -> None:
-        version.put_region()
-        change(version.blocks[0])
-
-    return changed
-
-
-def _broadcast(change: Callable[[Version], object]) -> Callable[[Version], object]:
-    """Have all rows in both of two subpartitions, but for a change."""
-
-    def changed(version: Version) -> None:
-        version.put_subpartitions(2)
-        version.totals[1] = {"num_rows": 3, "num_bytes": 0}
-        version.part.update(kind=1, subpartition_gap=[], subpartition_rows=[])
-        version.ranges = [(0, 2)]
-        version.file.update(num_broadcast_rows=3, first_subpartition=0, end_subpartition=2)
-        change(version)
-
-    return changed
-
-
-def _elsewhere(version: Version) -> None:
-    """Rows in subpartition 0, and the log says that they are in 1."""
-    version.put_subpartitions(2)
-    version.ranges = [(0, 2)]
-    version.file.update(first_subpartition=1, end_subpartition=2)
-
-
-INDEX: Mapping[str, Callable[[Version], object]] = {
-    "rows of subpartitions are no sum": lambda v: v.part.update(subpartition_rows=[2]),
-    "a subpartition behind the range": lambda v: v.part.update(subpartition_gap=[2]),
-    "a large number that is none": lambda v: v.part.update(subpartition_rows=[0], large=[3]),
-    "a large number of nothing": lambda v: v.part.update(large=[256]),
-    "a subpartition of no row": lambda v: v.part.update(
-        subpartition_gap=[1, 0], subpartition_rows=[3, 0]
-    ),
-    "rows of chunks are no sum": lambda v: v.part.update(chunk_rows=[2]),
-    "a row that no part has": lambda v: v.part.update(first_row=1, rows_before=1),
-    "a chunk that is not aligned": _unaligned,
-    "a chunk behind the data file": lambda v: v.part.update(chunk_gap=[1 << 30]),
-    "chunks of one place": _overlapping,
-    "a chunk of several rows and more than 8 MiB": _large_chunk,
-    "columns larger than their frames can be": _dense_chunk,
-    "more than 2**25 rows in a chunk": _many_rows,
-    "a frame without columns": _of_two_frames,
-    "a frame that is not there": lambda v: v.part.update(column_frame=[0, 0, 0, 1]),
-    "a frame below 0": lambda v: v.part.update(column_frame=[0, 0, 0, -1]),
-    "a chunk of no row": lambda v: v.part.update(chunk_rows=[0]),
-    "a chunk at the magic": lambda v: v.part.update(chunk_gap=[0]),
-    "a chunk of no frame": lambda v: v.part.update(chunk_frames=[0]),
-    "a frame of no byte": lambda v: v.part.update(frame_length=[0], frame_crc32=[0]),
-    "a column of less than no byte": lambda v: v.part["column_raw_length"].__setitem__(0, -1),
-    "a list that is too short": lambda v: v.part.update(chunk_encoding=[]),
-    "a frame too many": lambda v: v.part.update(frame_length=v.part["frame_length"] * 2),
-    "a part of no chunk": lambda v: v.part.update(
-        {name: [] for name in v.part if name.startswith(("chunk", "column", "frame"))}
-    ),
-    "a region of no row": lambda v: v.part.update(num_rows=0, subpartition_rows=[0]),
-    "a region of 2**31 rows": _large_region,
-    "a region below 0": lambda v: v.part.update(region=-1),
-    "a region that is missing": _regions(lambda parts: parts[1].update(region=2)),
-    "another number of regions": lambda v: v.file.update(num_regions=2),
-    "parts in another order": _regions(list.reverse),
-    "a region before the one before": _regions(
-        lambda parts: (parts[0].update(region=1), parts[1].update(region=0), parts.reverse())
-    ),
-    "a part of one row twice": _regions(lambda parts: parts[1].update(region=0)),
-    "more rows before a part than its chunk has": lambda v: v.part.update(rows_before=3),
-    "less than no row before a part": lambda v: v.part.update(rows_before=-1),
-    "another number of rows": lambda v: v.put_rows(4),
-    "subpartitions of a block that are not there": lambda v: setattr(v, "ranges", [(0, 2)]),
-    "a block of no subpartition": lambda v: setattr(v, "ranges", [(0, 0)]),
-    "a block that does not state its size": lambda v: setattr(v, "of_block", without_size),
-    "a block of two frames": lambda v: setattr(v, "of_block", two_frames),
-    "a block of fewer bytes than it states": lambda v: setattr(v, "of_block", lying(8)),
-    "a block of more than 64 MiB": lambda v: setattr(v, "of_block", lying(65 << 20)),
-    "rows outside of the range that the log states": _elsewhere,
-    "subpartitions of broadcast rows": _broadcast(lambda v: v.part.update(subpartition_gap=[1])),
-    "broadcast rows in a block of some subpartitions": _broadcast(
-        lambda v: setattr(v, "ranges", [(0, 1)])
-    ),
-    "broadcast rows of some subpartitions": _broadcast(lambda v: v.file.update(end_subpartition=1)),
-    "another number of broadcast rows": _broadcast(lambda v: v.file.update(num_broadcast_rows=2)),
-}
-
 
 def _schema(*fields: tuple[str, pa.DataType]) -> str:
     return base64.b64encode(pa.schema(fields).serialize()).decode()
@@ -323,6 +171,16 @@ def _types(**types: pa.DataType) -> Callable[[Version], object]:
         version.put_schema(schema)
 
     return changed
+
+
+def _of_a_struct(version: Version) -> None:
+    """Have structs whose fields have other names than those of the version."""
+    stored, said = (
+        ROWS.schema.set(3, pa.field("l", pa.struct([(name, pa.int8())]))) for name in ("x", "y")
+    )
+    version.put_column(3, node(255, 0) + node(1, 0, b"\1\2\3"))
+    version.directory["data_schema"] = base64.b64encode(stored.serialize()).decode()
+    version.put_schema(said)
 
 
 def _ids(version: Version, ids: list[int]) -> None:
@@ -341,6 +199,7 @@ TYPES: Mapping[str, Callable[[Version], object]] = {
     "a binary of a text": _types(s=pa.binary()),
     "a list of other items": _types(l=pa.list_(pa.int16())),
     "a text of a list": _types(l=pa.string()),
+    "a struct of other fields": _of_a_struct,
     "items of another id": lambda v: _ids(v, [1, 2, 3, 4, 6]),
     "an id twice": lambda v: _ids(v, [1, 2, 3, 4, 4]),
     "an id twice in the file": lambda v: v.outputs[0].update(column_ids=[1, 2, 3, 4, 4]),
@@ -369,6 +228,7 @@ DIRECTORY: Mapping[str, Callable[[Version], object]] = {
     ),
     "a directory that does not state its size": lambda v: setattr(v, "of_directory", without_size),
     "a directory of two frames": lambda v: setattr(v, "of_directory", two_frames),
+    "a directory of a dictionary": lambda v: setattr(v, "of_directory", with_dictionary),
     "a directory of fewer bytes than it states": lambda v: setattr(v, "of_directory", lying(1)),
     "other columns than its ids": lambda v: v.outputs[0].update(column_ids=[1, 2, 3]),
 }
@@ -393,6 +253,9 @@ def _shorter(version: Version) -> None:
 DATA: Mapping[str, Callable[[Version], object]] = {
     "a frame that is longer than its columns": _longer,
     "a frame that is shorter than its columns": _shorter,
+    "a frame of a dictionary": lambda v: v.put_frame(
+        with_dictionary(zstandard.compress(b"".join(v.columns())))
+    ),
     "a flag that is none": lambda v: v.put_column(0, node(1, 0, b"\1\2\3", flags=2)),
     "a width that is none": lambda v: v.put_column(0, node(3, 0, bytes(9))),
     "a width of more bytes than the type": lambda v: v.put_column(0, node(8, 0, bytes(24))),
@@ -420,11 +283,11 @@ def _put_message(version: Version, message: bytes) -> None:
     version.put_data(version.data[:place] + message + version.data[place + length :])
 
 
-def _two_frames_of_a_message(version: Version) -> None:
+def _two_frames_of_a_message(version: Version, of_columns: list[int]) -> None:
     length = version.part["frame_length"][0]
     place = version.part["chunk_gap"][0]
     pieces = [version.data[place:][: length - 8], version.data[place:][length - 8 : length]]
-    version.part["chunk_frames"] = [2]
+    version.part.update(chunk_frames=[2], column_frame=of_columns)
     version.part["frame_length"] = [len(piece) for piece in pieces]
     version.part["frame_crc32"] = [zlib.crc32(piece) for piece in pieces]
 
@@ -438,7 +301,8 @@ MESSAGE: Mapping[str, Callable[[Version], object]] = {
     "a message of fewer rows": lambda v: _put_message(
         v, _batch(ROWS.slice(0, 2)).serialize().to_pybytes()
     ),
-    "a message of two frames": _two_frames_of_a_message,
+    "a message of two frames": lambda v: _two_frames_of_a_message(v, [0] * 4),
+    "columns of the second frame of a message": lambda v: _two_frames_of_a_message(v, [0, 1, 0, 1]),
     "a message that has packed columns": lambda v: v.part["column_raw_length"].__setitem__(0, 1),
 }
 
@@ -480,6 +344,52 @@ MASK: Mapping[str, Callable[[Version], object]] = {
     "a mask in no place": lambda v: (_mask(v, 0, [0]), v.file.update(mask=b"")),
 }
 
+# Of statistics
+
+
+def _bounds(**others: tuple[Any, Any, int]) -> Callable[[Version], None]:
+    """Give the chunk other statistics: minimum, maximum and number of nulls."""
+    of_columns = {"i": (1, 300, 0), "f": (-1.5, 10.0, 0), "s": ("", "bcd", 0)} | others
+
+    def changed(version: Version) -> None:
+        arrays = [
+            pa.array([value], kind)
+            for name, values in of_columns.items()
+            for value, kind in zip(values, _types_of_statistics(name), strict=True)
+        ]
+        names = [str(number) for number in range(len(arrays))]
+        batch = pa.RecordBatch.from_arrays(arrays, names)
+        version.statistics = [encode_batch(batch)]
+
+    return changed
+
+
+def _types_of_statistics(name: str) -> list[pa.DataType]:
+    kind = ROWS.schema.field(name).type
+    return [kind, kind, pa.int64()]
+
+
+def _of_file(**others: Any) -> Callable[[Version], None]:
+    """Have the log say something else of the file's first column."""
+    return lambda version: version.file["statistics"][0].update(others)
+
+
+STATISTICS: Mapping[str, Callable[[Version], object]] = {
+    "a lower bound of a chunk above a value": _bounds(i=(2, 300, 0)),
+    "an upper bound of a chunk below a value": _bounds(s=("", "bc", 0)),
+    "a bound of a chunk that is no value": _bounds(f=(-2.0, 10.0, 0)),
+    "another number of nulls of a chunk": _bounds(i=(1, 300, 1)),
+    "more nulls of a chunk than rows": _bounds(i=(1, 300, 4)),
+    "statistics of a column twice": lambda v: v.directory.update(statistics=["i", "f", "f"]),
+    "statistics of a list": lambda v: v.directory.update(statistics=["i", "f", "l"]),
+    "a lower bound of a file above a value": _of_file(minimum=b"\2\0\0\0"),
+    "a bound of a file of another length": _of_file(maximum=b"\x2c\1\0"),
+    "more nulls of a file than rows": _of_file(null_count=4),
+    "statistics of a column of a file twice": lambda v: v.file["statistics"].append(
+        v.file["statistics"][0]
+    ),
+}
+
 
 RULES: tuple[tuple[str, Mapping[str, Callable[[Version], object]], dict[str, Any]], ...] = (
     ("log", LOG, {}),
@@ -488,6 +398,7 @@ RULES: tuple[tuple[str, Mapping[str, Callable[[Version], object]], dict[str, Any
     ("columns", DATA, {}),
     ("messages", MESSAGE, {"codec": "none"}),
     ("types", TYPES, {}),
+    ("statistics", STATISTICS, {"statistics": "all"}),
 )
 """What a shuffle is called, the rules that its versions break, and how it is written."""
 
@@ -496,10 +407,15 @@ OF_WHOLE_FILES = (
     "a region that is missing",
     "another number of regions",
     "a region before the one before",
+    "a chunk that has a place for each of two blocks",
+    "a chunk of both sides of a wrap",
+    "a region that wraps twice",
+    "a region that goes on behind where it began",
     "another number of rows",
     "rows outside of the range that the log states",
     "broadcast rows of some subpartitions",
     "a mask of a row of the next region",
+    *STATISTICS,
 )
 """Rules that a reader of some subpartitions cannot know to be broken: `verify` finds it."""
 
@@ -508,7 +424,7 @@ def contradictions(
     name: str, rules: Mapping[str, Callable[[Version], object]], **options: Any
 ) -> None:
     """Write a version for each rule that breaks it, and one that breaks none."""
-    golden = Golden(name, 1, RoundRobinPartitioner(), statistics=(), **options)
+    golden = Golden(name, 1, RoundRobinPartitioner(), **{"statistics": (), **options})
     for _ in range(len(rules) + 1):
         golden.commit("overwrite", [ROWS])
     for number, how in enumerate(rules.values(), start=1):

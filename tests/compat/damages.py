@@ -17,6 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
+import pyarrow as pa
+
+from arrow_format.format.batch_frame import decode_table, encode_table
+from arrow_format.log.framing import from_frame
+from tests.support.hostile import forged_frame
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -179,6 +185,11 @@ def of_another_job(file: Path) -> None:
 
 # Of files of the log
 
+TOTALS = pa.schema(
+    [pa.field(name, pa.int64(), nullable=False) for name in ("num_rows", "num_bytes")]
+)
+"""Of the section of that name."""
+
 
 def sealed(line: bytes, sections: bytes = b"") -> bytes:
     """Return a file of the log of any first line."""
@@ -218,6 +229,20 @@ def put(path: str, value: Any) -> Change:
 def spell(before: str, after: str) -> Change:
     """Spell a part of the JSON otherwise."""
     return line(lambda text: text.replace(before.encode(), after.encode("latin-1"), 1))
+
+
+def totals(**more: int) -> Change:
+    """Have totals say more of the first subpartition than its map outputs have."""
+
+    def changed(file: Path) -> None:
+        content = file.read_bytes()
+        _, sections = from_frame(content, dict[str, Any])
+        rows = decode_table(sections["totals"], TOTALS).to_pylist()
+        rows[0] = {name: number + more.get(name, 0) for name, number in rows[0].items()}
+        lying = encode_table(pa.Table.from_pylist(rows, TOTALS))
+        file.write_bytes(forged_frame(content, {}, {"totals": lying}))
+
+    return changed
 
 
 def second_line(change: Callable[[bytes], bytes]) -> Change:
@@ -328,6 +353,11 @@ DAMAGES: tuple[Damage, ...] = (
     Damage("after a number before the base", *_RANGE, put("range.after", 511), "rows"),
     Damage("no parent", *_RANGE, put("range.parent", None)),
     Damage("a parent of the first", *_BASE, put("range.parent", "a")),
+    *(
+        Damage(f"totals of another {name}", *of, totals(**{name: 1}))
+        for name in ("num_rows", "num_bytes")
+        for of in (_RANGE, _BASE)
+    ),
     Damage("released later", *_RANGE, put("range.released", 900)),
     # While a reader reads.
     Moment("the log becomes blank", "blank_entries", 5, "*05.entry", answer="rows"),

@@ -11,7 +11,7 @@ import json
 import struct
 import zlib
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from arrow_format.format.index_file import MAGIC, TAIL_BYTES, assemble, director
 from arrow_format.log.framing import from_frame
 from arrow_format.log.names import entry_path, range_path
 from arrow_format.log.output_table import SCHEMA
-from tests.compat.damages import sealed
+from tests.compat.damages import TOTALS, sealed
 from tests.support.hostile import index_parts, stated
 from tests.support.indexes import said_of
 
@@ -44,12 +44,6 @@ ROWS = pa.table(
 """Rows of each version: a chunk, whose columns share a frame with codec zstd."""
 
 
-TOTALS = pa.schema(
-    [pa.field(name, pa.int64(), nullable=False) for name in ("num_rows", "num_bytes")]
-)
-"""Of the section of that name."""
-
-
 @dataclass
 class Version:
     """What a version is made of: one partitioned file, with a region of one chunk."""
@@ -64,6 +58,8 @@ class Version:
     """Subpartitions of each block."""
     blocks: list[list[dict[str, Any]]]
     """Parts of each block."""
+    statistics: list[bytes]
+    """Those of each block; of a shuffle without any none."""
     data: bytes
     encoded: Callable[[Version], dict[str, bytes]] | None = None
     """Gives the sections of the entry, where these are not those of the product."""
@@ -148,7 +144,7 @@ class Version:
         """Say that the version has so many subpartitions, of which the first has all rows."""
         self.head["state"]["shape"]["num_subpartitions"] = n
         self.directory["num_subpartitions"] = self.file["num_subpartitions"] = n
-        self.totals += [dict.fromkeys(self.totals[0], 0)] * (n - 1)
+        self.totals += [dict.fromkeys(self.totals[0], 0) for _ in range(n - 1)]
 
     def put_region(self) -> None:
         """Put the chunk once more, as a second region."""
@@ -195,6 +191,7 @@ def change(golden: Golden, number: int, how: Callable[[Version], object]) -> Non
         directory,
         [(first, end) for first, end, *_ in blocks],
         [decode_batch(block, BLOCK_SCHEMA).to_pylist() for _, _, block, _ in blocks],
+        [statistics for *_, statistics in blocks if statistics],
         data,
     )
     how(version)
@@ -204,10 +201,8 @@ def change(golden: Golden, number: int, how: Callable[[Version], object]) -> Non
     ]
     if version.of_block is not None:
         encoded = [version.of_block(block) for block in encoded]
-    index = assemble(
-        version.directory,
-        [(*of, block, b"") for of, block in zip(version.ranges, encoded, strict=True)],
-    )
+    parts = zip_longest(version.ranges, encoded, version.statistics, fillvalue=b"")
+    index = assemble(version.directory, [(*of, block, more) for of, block, more in parts])
     if version.before_blocks:
         index = shifted(index, version.before_blocks)
     if version.of_directory is not None:
@@ -266,6 +261,12 @@ def without_size(frame: bytes) -> bytes:
     """Return a frame that does not state the size of its content."""
     content = zstandard.decompress(frame)
     return zstandard.ZstdCompressor(write_content_size=False).compress(content)
+
+
+def with_dictionary(frame: bytes) -> bytes:
+    """Return a frame that says that its content needs a dictionary, of id 1."""
+    begin = 6 - (frame[4] >> 5 & 1)
+    return b"".join([frame[:4], bytes([frame[4] | 1]), frame[5:begin], b"\1", frame[begin:]])
 
 
 def lying(more: int) -> Callable[[bytes], bytes]:
