@@ -1,7 +1,5 @@
 """Record batches without their schema, as log, indexes and chunks have them."""
 
-from __future__ import annotations
-
 import base64
 import struct
 from typing import Any

@@ -1,7 +1,5 @@
 """What the log of a shuffle says of a version: its state, and its map outputs in reading order."""
 
-from __future__ import annotations
-
 import json
 import zlib
 from operator import itemgetter

@@ -1,19 +1,14 @@
 """Columns of Arrow from packed ones, as ``docs/format/packed.md`` describes them."""
 
-from __future__ import annotations
-
 import struct
+from collections.abc import Iterator
 from io import BytesIO
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import types as pt
 
 from integration.readers.arrow_frames import check
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 Node = tuple[int, int, int, int]
 """Flags, width, digits and base."""

@@ -1,15 +1,13 @@
 """Rows of a partitioned file, region by region, every part of it verified."""
 
-from __future__ import annotations
-
 import json
 import re
 import zlib
 from collections import namedtuple
-from itertools import accumulate, groupby, islice
+from collections.abc import Iterable, Iterator
+from itertools import groupby, islice
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -20,9 +18,6 @@ from integration.readers import arrow_frames as arrow
 from integration.readers.arrow_frames import NewerError, Row, check, fields
 from integration.readers.commit_log import parsed
 from integration.readers.packed_columns import inside, num_nodes, unpack
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 _BLOCK = fields(
     "region:int32 kind:uint8 first_row:int64 num_rows rows_before subpartition_gap:[uint8 "
@@ -50,7 +45,7 @@ class PartitionedFile:
         self._data = _below(root, file["path"] + ".shuffle.data")
         index = _below(root, file["path"] + ".shuffle.index")
         size, crc32 = file["directory_bytes"], file["directory_crc32"]
-        frame = _read(index, file["index_bytes"] - 16 - size, size, crc32)
+        (frame,) = _read(index, file["index_bytes"] - 16 - size, (size, crc32))
         directory = parsed(arrow.one_frame(frame))
         for name in ("job_id", "map_task", "attempt", "num_subpartitions", "data_bytes"):
             check(directory[name] == file[name], f"{name} of {index}")
@@ -71,7 +66,7 @@ class PartitionedFile:
         parts = list[Row]()
         for first, end, offset, size, crc32, _, _, _ in directory["blocks"]:
             check(0 <= first < end <= file["num_subpartitions"], "range of a block")
-            frame = _read(index, offset, size, crc32)
+            (frame,) = _read(index, offset, (size, crc32))
             of_block = arrow.section(frame, pa.schema(_BLOCK)).to_pylist()
             places = [_place(part) for part in of_block]
             check(places == sorted({*places}), "order of parts")
@@ -81,9 +76,7 @@ class PartitionedFile:
                 part["chunks"] = [*self._chunks(part)]
                 part["ids"] = self._subpartitions(part, first, end)
             parts += of_block
-        regions = groupby(sorted(parts, key=_place), key=itemgetter("region"))
-        self._regions = {region: [*of] for region, of in regions}
-        check([*self._regions] == [*range(file["num_regions"])], f"regions of {index}")
+        self._parts = sorted(parts, key=_place)
 
     def _subpartitions(self, part: Row, first: int, end: int) -> np.ndarray:
         """Return the subpartition of each row; of broadcast rows the first."""
@@ -117,30 +110,28 @@ class PartitionedFile:
             check(encoding or (count, {*columns}) == (1, {(0, 0)}), "columns of a message")
             check(min(num_rows, *(length for length, _ in frames)) > 0, "a frame of no byte")
             check(offset % 8 == 0 and num_rows <= 1 << 25, "place or rows of a chunk")
-            check(
-                raw <= (32768 * stored if num_rows == 1 else min(8 << 20, 32768 * stored)),
-                "raw length",
-            )
+            check(raw <= 32768 * stored and (num_rows == 1 or raw <= 8 << 20), "raw length")
             end = offset + stored
             yield _Chunk(row, num_rows, offset, end, encoding, frames, columns)
             row += num_rows
         before, behind = part["rows_before"], row - part["first_row"] - part["num_rows"]
         check(0 <= before < part["chunk_rows"][0] and row < 1 << 31, "the first chunk of a part")
-        check(0 <= behind < num_rows, "the last chunk of a part")
-        check(not [*all_frames, *all_columns], "lists of a part")
+        check(0 <= behind < num_rows and not [*all_frames, *all_columns], "the end of a part")
 
     def regions(self) -> Iterator[tuple[np.ndarray, pa.Table]]:
         """Yield the rows of each region that are left, and the subpartition of each."""
-        pieces, end, counts = self._pieces(), 8, np.zeros(3, np.int64)
-        for region, parts in self._regions.items():
+        pieces, size = self._pieces(), self._file["data_bytes"]
+        end, counts = 8, np.zeros(4, np.int64)
+        for number, (region, of_region) in enumerate(groupby(self._parts, itemgetter("region"))):
+            parts = [*of_region]
             kinds = [part["kind"] for part in parts]
-            check(kinds == [1] or not any(kinds), "kinds of a region")
+            check(region == number and (kinds == [1] or not any(kinds)), "kinds of a region")
             num_rows = _end((part["first_row"], part["num_rows"]) for part in parts)
             # One across the border of two blocks is in both.
             chunks = [*dict.fromkeys(chunk for part in parts for chunk in part["chunks"])]
             check(_end(chunk[:2] for chunk in chunks) == num_rows, "rows of chunks")
             places = [end, *(at for of in chunks for at in (of.offset, of.end))]
-            check(places == sorted(places), "chunks that overlap")
+            check(places == sorted(places) and places[-1] <= size, "places of chunks")
             ids, end = np.concatenate([part["ids"] for part in parts]), places[-1]
             falls = {*np.flatnonzero(np.diff(ids, append=ids[:1]) < 0) + 1}
             check(len(falls) < 2 and falls <= {of.row for of in chunks} | {num_rows}, "a rotation")
@@ -152,32 +143,32 @@ class PartitionedFile:
                 left[gone] = False
             rows = pa.Table.from_batches([self._rows(chunk) for chunk in chunks])
             rows = rows.filter(pa.array(left))
-            counts += len(rows), num_rows - len(rows), any(kinds) * len(rows)
+            counts += 1, len(rows), num_rows - len(rows), any(kinds) * len(rows)
             ids = ids[left]
             if any(kinds):
                 ids = np.repeat(np.arange(self._n), len(rows))
                 rows = rows.take(pa.array(np.tile(np.arange(len(rows)), self._n)))
             yield ids, rows
-        stated = [self._file[of] for of in ("num_rows", "mask_rows", "num_broadcast_rows")]
-        check([*counts] == stated and end <= self._file["data_bytes"], "rows or bytes of a file")
+        names = ("num_regions", "num_rows", "mask_rows", "num_broadcast_rows")
+        stated = [self._file[name] for name in names]
+        check([*counts] == stated, "rows of a file")
 
     def _pieces(self) -> list[Row]:
         """Return the pieces of the mask."""
         file = self._file
         if not file["mask_rows"]:
             return []
-        place = file["mask_offset"], file["mask_length"], file["mask_crc32"]
-        check(bool(file["mask"]) != bool(file["mask_path"]), "places of a mask")
-        frame = file["mask"] or _read(_below(self._shuffle, file["mask_path"]), *place)
-        check((len(frame), zlib.crc32(frame)) == place[1:], "mask")
+        frame, sums = file["mask"], (file["mask_length"], file["mask_crc32"])
+        check(bool(frame) != bool(file["mask_path"]), "places of a mask")
+        if not frame:
+            (frame,) = _read(_below(self._shuffle, file["mask_path"]), file["mask_offset"], sums)
+        check((len(frame), zlib.crc32(frame)) == sums, "mask")
         pieces: list[Row] = arrow.section(frame, pa.schema(_MASK)).to_pylist()
         check(pieces == sorted(pieces, key=_place), "order of the pieces of a mask")
         return pieces
 
     def _rows(self, chunk: _Chunk) -> pa.RecordBatch:
-        places = accumulate((length for length, _ in chunk.frames), initial=chunk.offset)
-        of = zip(places, chunk.frames, strict=False)
-        frames = [_read(self._data, at, *frame) for at, frame in of]
+        frames = _read(self._data, chunk.offset, *chunk.frames)
         if chunk.encoding == 0:
             arrays = arrow.message(frames[0], self._stored).columns
             check(len(arrays[0]) == chunk.num_rows, "rows of a message")
@@ -244,9 +235,10 @@ def _below(root: Path, path: str) -> Path:
     return root
 
 
-def _read(path: Path, offset: int, length: int, crc32: int) -> bytes:
+def _read(path: Path, offset: int, *parts: tuple[int, int]) -> list[bytes]:
+    """Return parts of a file, one behind the other, of these lengths and CRCs."""
     with path.open("rb") as file:
         file.seek(offset)
-        content = file.read(length)
-    check(len(content) == length and zlib.crc32(content) == crc32, f"bytes of {path}")
-    return content
+        found = [file.read(length) for length, _ in parts]
+    check([(len(of), zlib.crc32(of)) for of in found] == [*parts], f"bytes of {path}")
+    return found

@@ -1,8 +1,7 @@
 """Rows of a shuffle, by subpartition and in reading order."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,9 +10,6 @@ from pyarrow import types as pt
 from integration.readers.arrow_frames import Row, schema_of
 from integration.readers.commit_log import Log
 from integration.readers.partitioned_file import PartitionedFile
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # Sign of the rank of a value, and of that of a null.
 ORDERS = {"ascending": (1, -1), "descending": (-1, 1)}
@@ -33,13 +29,11 @@ def read(shuffle: Path, number: int | None = None) -> pa.Table:
 
 
 def _rows(shuffle: Path, shape: Row, files: list[Row]) -> pa.Table:
-    schema = schema_of(shape["data_schema"])
-    tables, subpartitions = [schema.empty_table()], [np.empty(0, np.int64)]
-    for file in files:
-        for ids, rows in PartitionedFile(shuffle, shape, file).regions():
-            tables.append(rows)
-            subpartitions.append(ids % shape["num_subpartitions"])
-    table, subpartition = pa.concat_tables(tables).combine_chunks(), np.concatenate(subpartitions)
+    found = [of for file in files for of in PartitionedFile(shuffle, shape, file).regions()]
+    tables = [schema_of(shape["data_schema"]).empty_table(), *(rows for _, rows in found)]
+    table = pa.concat_tables(tables).combine_chunks()
+    subpartition = np.concatenate([np.empty(0, np.int64), *(ids for ids, _ in found)])
+    subpartition %= shape["num_subpartitions"]
     keys = [_ranks(table[name], *ORDERS[how]) for name, how in shape.get("sort_by", ())]
     order = np.lexsort([*reversed(keys), subpartition])
     field = pa.field("_subpartition", pa.int32(), nullable=False)

@@ -198,6 +198,7 @@ INDEX: Mapping[str, Callable[[Version], object]] = {
     "a row that no part has": lambda v: v.part.update(first_row=1, rows_before=1),
     "a chunk that is not aligned": _unaligned,
     "a chunk behind the data file": lambda v: v.part.update(chunk_gap=[1 << 30]),
+    "a frame longer than the data file": lambda v: v.part.update(frame_length=[1 << 40]),
     "chunks of one place": _overlapping,
     "a chunk that two blocks describe otherwise": _in_parts((0, 1), [(0, 1), (1, 2)], _raw_lengths),
     "a chunk that has a place for each of two blocks": _in_parts(
