@@ -87,8 +87,8 @@ class PartitionedFile:
         rows = [number or large.pop(0) for number in part["subpartition_rows"]]
         check(not large and len(gaps) == len(rows), "numbers of a part")
         if part["kind"] == 1:
-            ranges = {(first, end), (low, high), (0, file["num_subpartitions"])}
-            check(ranges == {(0, self._n)} and not gaps, "a broadcast region")
+            every = (first, low, end, file["num_subpartitions"]) == (0, 0, self._n, self._n)
+            check(every and high >= end and not gaps, "a broadcast region")
             gaps, rows = [1], [part["num_rows"]]
         found = first - 1 + np.cumsum(gaps, dtype=np.int64)
         check(max(first, low) <= found[0] and found[-1] < min(end, high), "a subpartition")
