@@ -23,6 +23,12 @@ _RUN_ROWS = 64
 """Rows of a run, on average, from which on it is copied as one."""
 
 
+def ranges(begins: Int64Array, counts: Int64Array) -> Int64Array:
+    """Return the numbers of ranges, one range behind the other."""
+    ends = counts.cumsum()
+    return np.arange(counts.sum()) + np.repeat(begins - (ends - counts), counts)
+
+
 def take(
     values: pa.Array | pa.RecordBatch | pa.Table, indices: pa.Array, *, boundscheck: bool = True
 ) -> pa.Array | pa.RecordBatch | pa.Table:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from arrow_format.arrays.selection import ranges
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -208,6 +210,22 @@ class ChunkTable:
                 self.length[first:end],
                 self.raw_length[first:end],
             ),
+        )
+
+    def at(self, chunks: Int64Array, first_row: Int64Array) -> ChunkTable:
+        """Return some chunks, which begin at other rows."""
+        begins = self.first_frame[chunks]
+        frames = ranges(begins, self.first_frame[chunks + 1] - begins)
+        return ChunkTable(
+            first_row,
+            self.num_rows[chunks],
+            self.offset[chunks],
+            self.encoding[chunks],
+            self.num_frames[chunks],
+            self.column_frame[chunks],
+            self.column_raw_length[chunks],
+            self.frame_length[frames],
+            self.frame_crc32[frames],
         )
 
     @staticmethod

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -87,6 +87,16 @@ class _Block(NamedTuple):
         return () if self.table is None else tuple(map(self.table.at, self.rows))
 
 
+def _joined_blocks(blocks: Iterable[_Block]) -> list[Region]:
+    """Return the parts of blocks, joined: first those that were decoded together."""
+    rows_of: dict[int, tuple[PartTable, list[range]]] = {}
+    for block in blocks:
+        if block.table is not None and block.rows:
+            rows_of.setdefault(id(block.table), (block.table, []))[1].append(block.rows)
+    found = [table.joined(np.concatenate(rows)) for table, rows in rows_of.values()]
+    return found[0] if len(found) == 1 else joined_parts(chain.from_iterable(found))
+
+
 class _Held(NamedTuple):
     """Bytes of an index that may still be needed."""
 
@@ -131,7 +141,7 @@ class IndexPart:
         joined = self._joined
         if joined.regions is None:  # several threads may do this: they make equal ones
             with self.reader.located():
-                parts = joined_parts(part for block in joined.blocks for part in block.parts)
+                parts = _joined_blocks(joined.blocks)
             if joined.is_folded:
                 n = joined.num_subpartitions
                 parts = [piece for part in parts for piece in folded_parts(part, n)]

@@ -236,6 +236,14 @@ def test_blocks_of_several_files_are_decoded_and_planned_as_those_of_each(cases,
     ]
 
 
+def test_a_broadcast_region_that_several_blocks_have_is_there_once():
+    broadcast = region([], num_rows=6, kind=RegionKind.BROADCAST, table=[(0, 48, 3, 10, 1, 5)])
+    part = part_of(encode_index(METADATA, [broadcast]))
+    table, rows = part.in_table
+    (found,) = table.joined(np.array([*rows, *rows]))
+    assert (found.kind, found.num_rows, len(found.chunks)) == (RegionKind.BROADCAST, 6, 1)
+
+
 def test_a_range_of_a_large_index_opens_the_blocks_of_the_range_alone():
     n = 100_000
     metadata = replace(METADATA, num_subpartitions=n)
