@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from arrow_format.read.plan import ChunkRead
 
 SHARE_OF_KEY = 1 / 64
-"""Of the rows of its subpartition, those that a key is taken to have. Where keys have more, their
-subpartitions are read one by one."""
+"""Of the rows of its subpartition, those that a key is taken to have by a reader that goes on one
+subpartition after the other where they have more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +74,18 @@ class Selection:
             others = np.ones(len(left), np.bool_)
             others[kept] = False
             left[others] = 0
-            if self.keys is not None:
-                first, end = self.keys.extents(kept + origin, kept + origin + 1)
-                left[kept] *= np.minimum((end - first) * SHARE_OF_KEY, 1)
         rounded: Int64Array = np.ceil(left).astype(np.int64)
         return rounded
+
+    def weighed_by_keys(self, weights: Int64Array, origin: int) -> Int64Array:
+        """Return what the keys take of :meth:`weighed` weights, if each has few of the rows."""
+        if self.keys is None or self.subpartitions is None:
+            return weights
+        ids = np.arange(origin, origin + len(weights))
+        first, end = self.keys.extents(ids, ids + 1)
+        share = np.minimum((end - first) * SHARE_OF_KEY, 1)
+        of_keys: Int64Array = np.ceil(weights * share).astype(np.int64)
+        return of_keys
 
     def among(self, wanted: list[int] | None) -> list[int] | None:
         """Return those of ascending subpartitions, all when None, that are to be read."""

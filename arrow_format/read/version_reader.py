@@ -142,6 +142,7 @@ class VersionReader:
         most, origin = self._options.group_bytes, within.start
         if selection is None or selection.subpartitions is None:
             return group_adjacent(weights, most, asked, origin=origin)
+        weights = selection.weighed_by_keys(weights, origin)
         wanted = asked
         if asked is not None:  # what lies between and weighs nothing parts no groups
             others = np.setdiff1d(np.arange(origin, within.stop), selection.subpartitions)

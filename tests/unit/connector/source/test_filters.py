@@ -68,7 +68,7 @@ def test_spark_partitions_are_only_for_what_can_have_rows(path):
 
 def test_keys_travel_to_the_tasks(path):
     shuffle = open_shuffle(path)
-    keys = bind_keys({"k": [17, None, 18]}, shuffle.schema, shuffle.partitioner).keys
+    keys = bind_keys({"k": [17, None, 18]}, shuffle.schema, shuffle.partitioner).batch
     reader = reader_of(path, arrowFilter=format_arrow_filter(keys))
     assert rows_of(reader) == [17, 18]
 
