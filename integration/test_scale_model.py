@@ -56,7 +56,7 @@ def model_of(storage: Storage, map_outputs: int, n: int, options: WriteOptions) 
     rows, stored = shuffle.num_rows, shuffle.num_bytes
     return Shuffle(
         stored, map_outputs, n, ratio=16 * rows / stored, row_bytes=16, options=options,
-        statistics_bytes=12, entry_bytes=20,
+        statistics_bytes=24, entry_bytes=20,
     )  # fmt: skip
 
 
