@@ -34,6 +34,7 @@ class Runs(NamedTuple):
         """Return those that are wanted of each chunk, as :attr:`rows` has it."""
         edges = [*accumulate((end - first for _, first, end in rows), initial=0)]
         is_few = len(rows) >= MANY_CHUNKS and edges[-1] <= FEW_ROWS * len(rows)
+        is_few = is_few and max(number for number, _, _ in rows) < 1 << 31  # else a lie
         few = Few.of(rows) if is_few else None
         return Runs(rows, edges, len(rows) == 1 and edges[-1] == rows[0][0], few)
 

@@ -306,11 +306,10 @@ def _work_of(shuffle: Shuffle, plan: MergePlan, policy: MergePolicy) -> MergeWor
     known = outputs.columns_with_statistics
     newest = shuffle.snapshot.newest
     by_name = newest.columns.by_name
+    hashed = only_hashed(partitioner_from_description(newest.partitioner), newest.sort_by)
+    numbers = {*chosen_columns(None, newest.data_schema, ())}
+    if known.issuperset(by_name[name] for name in numbers.difference(hashed)):
+        # As by default; of keys that are only hashed the log knows nothing.
+        known = known | {by_name[name] for name in numbers.intersection(hashed)}
     statistics = tuple(name for name, id_ in by_name.items() if id_ in known)
-    if known:  # else none were chosen
-        partitioner = partitioner_from_description(newest.partitioner)
-        hashed = only_hashed(partitioner, newest.sort_by)
-        numbers = chosen_columns(None, newest.data_schema, ())
-        wanted = {*statistics, *(name for name in hashed if name in numbers)}
-        statistics = tuple(name for name in by_name if name in wanted)
     return SubpartitionMerge(shuffle, plan.pieces, newest.shape.codec, statistics)

@@ -142,7 +142,8 @@ def replacing_job(shuffle: Shuffle, options: WriteOptions, num_map_tasks: int) -
     storage = shuffle.storage
     check_end(storage.root, storage.options)
     check_local_dirs(storage.root, options.local_dirs)
-    logged = shuffle.snapshot.map_outputs.columns_with_statistics
+    # Of a key of which the log has no bounds in a file that is replaced it is to have none.
+    logged = shuffle.snapshot.map_outputs.columns_known_everywhere
     hashed = only_hashed(partitioner_from_description(newest.partitioner), newest.sort_by)
     return ShuffleJob(
         storage=storage,

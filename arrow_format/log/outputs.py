@@ -227,6 +227,13 @@ class MapOutputs(Sequence[MapOutput]):
         """Ids of columns of which something is known in any file."""
         return set(files_in(self.table).field("statistics").flatten().field("column").to_pylist())
 
+    @property
+    def columns_known_everywhere(self) -> set[int]:
+        """Ids of columns of which something is known in every file."""
+        columns = files_in(self.table).field("statistics").flatten().field("column")
+        counted = columns.value_counts().to_pylist()
+        return {of["values"] for of in counted if of["counts"] == self.num_files}
+
     def bounds(self) -> dict[int, pa.Array]:
         """Return the bounds of all files by id of the column, as they are stored; none twice."""
         entries = files_in(self.table).field("statistics").flatten()

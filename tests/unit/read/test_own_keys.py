@@ -90,3 +90,34 @@ def test_deletions_and_merges_log_no_more_than_was(tmp_path, statistics, layout)
     merge_shuffle(path, policy=MergePolicy(rewrite="always"), **layout)
     assert (logged(path), indexed(path)) == before
     assert open_shuffle(path).lookup({"k": [5, 6, ROWS + 7]}).read_all()["k"].to_pylist() == [6]
+
+
+@pytest.mark.parametrize("layout", [None, {}, {"by": "subpartition"}])
+def test_where_one_append_logs_its_keys_those_of_others_are_not_logged(tmp_path, layout):
+    path = str(tmp_path / "shuffle")
+    for first, statistics in ((0, None), (ROWS, ("k",))):
+        write_shuffle(
+            [arriving(first)],
+            path,
+            num_subpartitions=N,
+            keys="k",
+            mode="append",
+            options=WriteOptions(sync=False, statistics=statistics),
+        )
+    ids = open_shuffle(path).snapshot.newest.columns.by_name
+    before = open_shuffle(path).snapshot.map_outputs.bounds()[ids["k"]].to_pylist()
+    if layout is None:
+        delete_rows(path, {"k": [5]})
+    else:
+        merge_shuffle(path, policy=MergePolicy(rewrite="always"), **layout)
+    bounds = open_shuffle(path).snapshot.map_outputs.bounds().get(ids["k"], pa.array([]))
+    assert {*bounds.to_pylist()} <= {*before}
+
+
+def test_of_a_key_alone_merged_files_have_statistics_too(tmp_path):
+    path = str(tmp_path / "shuffle")
+    rows = arriving().select(["k"])
+    for _ in range(2):
+        write_shuffle([rows], path, num_subpartitions=N, keys="k", mode="append", options=OPTIONS)
+    merge_shuffle(path, by="subpartition")
+    assert (logged(path), indexed(path)) == (set(), {"k"})
