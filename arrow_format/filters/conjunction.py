@@ -75,7 +75,9 @@ class Both:
     def keys(self, partitioner: object, schema: pa.Schema, num_subpartitions: int) -> KeySet | None:
         """Return keys of which each row that matches has one; None where it may have any."""
         first = self.first.keys(partitioner, schema, num_subpartitions)
-        return first or self.second.keys(partitioner, schema, num_subpartitions)
+        if first is not None:
+            return first
+        return self.second.keys(partitioner, schema, num_subpartitions)
 
     def __str__(self) -> str:
         return f"({self.first}) AND ({self.second})"

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from arrow_format.arrays.buffers import boolean_values, to_arrow, validity
-from arrow_format.arrays.selection import take
+from arrow_format.arrays.selection import ranges, take
 from arrow_format.filters.comparison import (
     common_type,
     comparable,
@@ -102,7 +102,7 @@ def possible_keys(
     if counts.sum() > MOST_PAIRS:
         return counts > 0
     unit = np.repeat(np.arange(len(counts)), counts)
-    key = np.arange(len(unit)) + np.repeat(first - counts.cumsum() + counts, counts)
+    key = ranges(first, counts)
     may_be = np.ones(len(unit), np.bool_)
     for name, column in zip(keys.schema.names, keys.columns, strict=True):
         type_ = comparable_type(column.type)

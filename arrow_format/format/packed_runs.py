@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from arrow_format.arrays.selection import ranges
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -34,7 +36,8 @@ class Runs(NamedTuple):
         """Return those that are wanted of each chunk, as :attr:`rows` has it."""
         edges = [*accumulate((end - first for _, first, end in rows), initial=0)]
         is_few = len(rows) >= MANY_CHUNKS and edges[-1] <= FEW_ROWS * len(rows)
-        is_few = is_few and max(number for number, _, _ in rows) < 1 << 31  # else a lie
+        # Of more values than a column can have the other way says which chunk is damaged.
+        is_few = is_few and max(number for number, _, _ in rows) < 1 << 31
         few = Few.of(rows) if is_few else None
         return Runs(rows, edges, len(rows) == 1 and edges[-1] == rows[0][0], few)
 
@@ -61,5 +64,4 @@ class Few(NamedTuple):
         extents = np.array(rows, np.int64)
         counts = extents[:, 2] - extents[:, 1]
         chunk = np.repeat(np.arange(len(rows)), counts)
-        shifts = extents[:, 1] - (counts.cumsum() - counts)
-        return Few(extents, chunk, np.arange(len(chunk)) + shifts[chunk])
+        return Few(extents, chunk, ranges(extents[:, 1], counts))

@@ -6,7 +6,6 @@ installed. Each round is a fresh process and a copy of its own. Processor time.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 from functools import partial
@@ -20,6 +19,7 @@ from integration.bench import targets
 from integration.bench.child import run_in_child, timed
 from integration.bench.inputs import BATCH_ROWS, KEY, ipc_stream, read_batches
 from integration.bench.results import Part, cpu_line
+from integration.bench.rounds import installed
 
 if TYPE_CHECKING:
     from integration.bench.results import Target
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 APPENDS, ROWS = 300, 2_000
 OURS, LANCE, DELTA = "this", "Lance", "Delta"
-MODULES = {LANCE: "lance", DELTA: "deltalake"}
+PEERS = {LANCE: ("lance", "pylance"), DELTA: ("deltalake", "deltalake")}
 READ, MERGE, LOOKUP, READ_MERGED = "read all", "merge", "a key", "read all, merged"
 
 
@@ -108,12 +108,7 @@ def run(settings: Settings) -> Part:
     rows = str(ipc_stream(settings.scale))
     part = Part("appends", f"Engine, {APPENDS} appends of {ROWS:,} rows")
     part.notes += ["one core, a fresh process per round; processor time of the best rounds"]
-    labels = [OURS]
-    for label, module in MODULES.items():
-        if importlib.util.find_spec(module) is None:
-            part.notes += [f"{label} is left out: {module} is not installed"]
-        else:
-            labels.append(label)
+    labels = [OURS, *installed(part, PEERS)]
     key = read_batches(Path(rows), 1)[0][KEY][17].as_py()
     goals: dict[str, Target | None] = {
         READ: targets.READ_AFTER_APPENDS,

@@ -6,7 +6,6 @@ all that it imports. Processor time.
 
 from __future__ import annotations
 
-import importlib.util
 import resource
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from integration.bench import targets
 from integration.bench.child import run_in_child, timed
 from integration.bench.inputs import KEY, ipc_stream, read_batches
 from integration.bench.results import Part, cpu_line
+from integration.bench.rounds import installed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,9 +109,7 @@ def run(settings: Settings) -> Part:
     rows = str(ipc_stream(settings.scale))
     part = Part("keys", f"Engine, rows of few keys, scale {settings.scale:g}")
     part.notes += ["one core, a fresh process per round; processor time of the best rounds"]
-    has_lance = importlib.util.find_spec("lance") is not None
-    if not has_lance:
-        part.notes += ["Lance is left out: install pylance to compare with it"]
+    has_lance = LANCE in installed(part, {LANCE: ("lance", "pylance")})
     keys = keys_of(rows)
     several = {MANY: [keys[MANY:], keys[:MANY]], 1: [keys[MANY : MANY + 1], keys[:1]]}
     for n in settings.numbers:

@@ -7,7 +7,6 @@ process that has deleted from another copy before. Processor time.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 from functools import partial
@@ -22,6 +21,7 @@ from integration.bench import targets
 from integration.bench.child import run_in_child, timed
 from integration.bench.inputs import KEY, ipc_stream, read_batches
 from integration.bench.results import Part, cpu_line
+from integration.bench.rounds import installed
 
 if TYPE_CHECKING:
     from integration.bench.rounds import Settings
@@ -92,9 +92,7 @@ def run(settings: Settings) -> Part:
     rows = str(ipc_stream(settings.scale))
     part = Part("masks", f"Engine, rows deleted with a mask, scale {settings.scale:g}")
     part.notes += ["one core, a fresh process per round; processor time of the best rounds"]
-    has_lance = importlib.util.find_spec("lance") is not None
-    if not has_lance:
-        part.notes += ["Lance is left out: install pylance to compare with it"]
+    has_lance = LANCE in installed(part, {LANCE: ("lance", "pylance")})
     deleted, others = keys_of(rows)
     for n in settings.numbers:
         settings.report(f"n = {n:,}: writing")

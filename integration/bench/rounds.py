@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -69,6 +70,20 @@ class Settings:
         timings = {label: timing_of(label, answers[label]) for label in measures}
         part.timings[case] = tuple(timings.values())
         return timings
+
+
+def installed(part: Part, peers: Mapping[str, tuple[str, str]]) -> list[str]:
+    """Return the peers whose module is there, by label; notes in ``part`` name the others.
+
+    Each has the names of its module and of its package.
+    """
+    found = []
+    for label, (module, package) in peers.items():
+        if importlib.util.find_spec(module) is None:
+            part.notes.append(f"{label} is left out: install {package} to compare with it")
+        else:
+            found.append(label)
+    return found
 
 
 def timing_of(label: str, answers: Sequence[Mapping[str, Any]]) -> Timing:
