@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from tests.support.spark_session import mark_spark, spark
 from tests.support.store_server import no_metadata
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
 __all__ = ["azure", "gs", "no_metadata", "s3", "small_log", "spark"]
 
@@ -37,6 +38,17 @@ settings.register_profile(
     "explore", settings.get_profile("default"), max_examples=200, derandomize=False
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Import all tests, which no search for garbage is to go through, now or later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

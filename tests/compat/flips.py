@@ -18,15 +18,11 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from arrow_format import ShuffleError, open_shuffle
 from arrow_format.log.entry import check_entry
 from tests.compat.kit import Case, cases, copied, read_alike
 from tests.compat.product import read
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROWS = [case for case in cases() if case.answer == "rows" and case.damage is None]
 """Versions that are read."""
@@ -48,9 +44,14 @@ def damage(case: Case, times: int, seed: int) -> Counter[str]:
     with tempfile.TemporaryDirectory() as place:
         shuffle = copied(case.directory, Path(place) / case.name) / "shuffle"
         shutil.rmtree(shuffle.parent / "before", ignore_errors=True)
-        files = list(_files_used(case, shuffle))
-        for _ in range(times):
+        files = _files(shuffle)
+        needed: dict[Path, bool] = {}
+        while tried.total() < times:
             file = rng.choice(files)
+            if file not in needed:
+                needed[file] = _is_needed(case, shuffle, file)
+            if not needed[file]:
+                continue
             original = file.read_bytes()
             how, bad = _damaged(rng, original)
             file.write_bytes(bad)
@@ -62,19 +63,26 @@ def damage(case: Case, times: int, seed: int) -> Counter[str]:
     return tried
 
 
-def _files_used(case: Case, shuffle: Path) -> Iterator[Path]:
-    """Yield the files that a reader of rows needs, and so does a check of whole files."""
-    for file in sorted(shuffle.parent.rglob("*.*")):
-        if not file.is_file() or file.parent == shuffle.parent or not file.stat().st_size:
-            continue
-        original = file.read_bytes()
-        file.write_bytes(b"")
-        try:
-            read(shuffle, case.version)
-        except ShuffleError:
-            yield file
-        finally:
-            file.write_bytes(original)
+def _files(shuffle: Path) -> list[Path]:
+    """Return the files of a shuffle and of its roots that are not empty."""
+    return [
+        file
+        for file in sorted(shuffle.parent.rglob("*.*"))
+        if file.is_file() and file.parent != shuffle.parent and file.stat().st_size
+    ]
+
+
+def _is_needed(case: Case, shuffle: Path, file: Path) -> bool:
+    """Whether a reader of rows needs a file; a check of whole files then does so, too."""
+    original = file.read_bytes()
+    file.write_bytes(b"")
+    try:
+        read(shuffle, case.version)
+    except ShuffleError:
+        return True
+    finally:
+        file.write_bytes(original)
+    return False
 
 
 def _damaged(rng: random.Random, original: bytes) -> tuple[str, bytes]:

@@ -639,16 +639,22 @@ def test_packed_bombs_are_refused_before_anything_is_made(type_, nodes):
 
 
 @pytest.mark.parametrize(
-    "array",
+    ("item", "type_", "count"),
     [
-        pa.array([[7] * (3 << 20)], pa.list_(pa.int64())),
-        pa.array([[[]] * (5 << 19)], pa.list_(pa.list_(pa.int64()))),
-        pa.array([[{f"{i}": 1 for i in range(8)}] * (1 << 19)]),
-        pa.array([[5] * (1 << 20)], pa.list_(pa.decimal128(20))),
+        (7, pa.int64(), 3 << 20),
+        ([], pa.list_(pa.int64()), 5 << 19),
+        (
+            {f"{i}": 1 for i in range(8)},
+            pa.struct([(f"{i}", pa.int64()) for i in range(8)]),
+            1 << 19,
+        ),
+        (5, pa.decimal128(20), 1 << 20),
     ],
     ids=["numbers", "lists", "structs", "decimals"],
 )
-def test_a_row_of_many_equal_items_is_no_bomb(array):
+def test_a_row_of_many_equal_items_is_no_bomb(item, type_, count):
+    items = pa.repeat(pa.scalar(item, type_), count)
+    array = pa.ListArray.from_arrays([0, count], items)
     batch = pa.record_batch([array], names=["c"])
     assert batch.nbytes > 8 << 20
     (packed,) = PackedRows(batch).columns(0, 1)

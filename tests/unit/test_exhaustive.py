@@ -152,8 +152,8 @@ def test_cases_take_turns_and_of_a_guarantee_each_test_keeps_one(pytester, monke
 
     def run(turn):
         monkeypatch.setenv("TURN", turn)
-        result = pytester.runpytest_inprocess("-v", "-p", "no:randomly", "-p", "no:cacheprovider")
-        names = [line.split()[0] for line in result.outlines if " PASSED" in line]
+        arguments = ("--collect-only", "-q", "-p", "no:randomly", "-p", "no:cacheprovider")
+        names = pytester.runpytest_inprocess(*arguments).outlines
         return [
             {name.partition("::")[2] for name in names if name.startswith(directory)}
             for directory in directories

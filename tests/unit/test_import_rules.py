@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -79,8 +80,19 @@ SCANNING = {
 """Methods of PyArrow that filter rows by the keyword ``filter``."""
 
 
-def references(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yield the line and the full dotted name of everything the code imports or looks up."""
+@cache
+def parsed(file: Path) -> ast.AST:
+    """Parse a module, once for all rules."""
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+@cache
+def references(tree: ast.AST) -> list[tuple[int, str]]:
+    """Return the line and the full dotted name of everything the code imports or looks up."""
+    return list(_references(tree))
+
+
+def _references(tree: ast.AST) -> Iterator[tuple[int, str]]:
     names: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -152,8 +164,7 @@ def violations(rule, *packages: str, exempt: tuple[str, ...] = ()) -> list[str]:
         for file in (ROOT / package).rglob("*.py"):
             if file.relative_to(ROOT).as_posix().startswith(exempt):
                 continue
-            tree = ast.parse(file.read_text(encoding="utf-8"))
-            found.update((str(file.relative_to(ROOT)), *hit) for hit in rule(tree))
+            found.update((str(file.relative_to(ROOT)), *hit) for hit in rule(parsed(file)))
     return [f"{file}:{line}: {what}" for file, line, what in sorted(found)]
 
 
