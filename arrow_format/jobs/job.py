@@ -45,7 +45,6 @@ from arrow_format.storage.local_dirs import (
     check_local_dirs,
     find_roots,
     make_roots,
-    put_root_list,
     root_path,
 )
 from arrow_format.storage.open import Place, Storage, open_storage
@@ -154,8 +153,7 @@ class ShuffleJob:
         self.storage.check_puts()
         if self.local_roots:
             roots, marker = self._to_be_made()
-            put_root_list(self.storage, self.directory, roots, sync=self.options.sync)
-            make_roots(roots, marker, sync=self.options.sync)
+            make_roots(self.storage, self.directory, roots, marker, sync=self.options.sync)
 
     def _to_be_made(self) -> tuple[list[LocalRoot], Marker]:
         """Return the local roots to make, and what each is to bear.
@@ -188,12 +186,7 @@ class ShuffleJob:
             roots = find_roots(self.local_roots, self.job_id)
         else:
             listed, marker = self._to_be_made()
-            # Write the root list again if garbage collection expired this job and deleted it, so
-            # that a later collection finds these roots. Once more after making them: the list may
-            # have been removed before they existed.
-            put_root_list(self.storage, self.directory, listed, sync=self.options.sync)
-            roots = make_roots(listed, marker, sync=self.options.sync)
-            put_root_list(self.storage, self.directory, listed, sync=self.options.sync)
+            roots = make_roots(self.storage, self.directory, listed, marker, sync=self.options.sync)
         return [None if root is None else root.without_new_directories() for root in roots]
 
 

@@ -65,7 +65,7 @@ class PosixStorage:
     Put-if-absent is a temporary file, fsync, ``link`` to the final name and fsync of the directory;
     ``link`` fails when the name exists and never shows part of a file.
 
-    With ``makes_directories`` :meth:`open_writer` makes missing ones. ``may_be_link`` says whether
+    With ``makes_directories`` what puts a file makes missing ones. ``may_be_link`` says whether
     the root itself may be a symbolic link, as a directory that the user names may be.
     """
 
@@ -120,12 +120,12 @@ class PosixStorage:
         make_directories(self._base, path, sync=sync)
 
     def open_writer(self, path: str, *, sync: bool) -> ObjectWriter:
-        if not self._makes_directories:
-            return PosixWriter(self._base, path, sync=sync)
         return self._create(path, sync=sync)
 
     def _create(self, path: str, *, sync: bool) -> PosixWriter:
         """Create a file; try again if another job removed its empty directory meanwhile."""
+        if not self._makes_directories:
+            return PosixWriter(self._base, path, sync=sync)
         try:
             self.make_directory(above(path), sync=sync)
             return PosixWriter(self._base, path, sync=sync)

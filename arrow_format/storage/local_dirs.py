@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import posixpath
 import zlib
+from functools import partial
 from typing import TYPE_CHECKING
 
 from arrow_format.errors import (
@@ -37,7 +38,7 @@ from arrow_format.storage.root_owner import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from arrow_format.model import PartitionedFile
 
@@ -131,17 +132,23 @@ def check_local_dirs(shuffle: str, local_dirs: Sequence[str]) -> None:
             raise OptionError(msg)
 
 
-def make_root(path: str, marker: Marker, *, sync: bool) -> Storage:
+def make_root(
+    path: str, marker: Marker, put_list: Callable[[], None] = lambda: None, *, sync: bool
+) -> Storage:
     """Make a root with its marker, unless they exist already.
 
-    Raises :class:`ForeignRootError` for another job's directory, :class:`CorruptShuffleError` for a
-    symbolic link, and :class:`StorageError` where it cannot be made; then nothing of it is left.
+    ``put_list`` puts the list that names it, unless that is there; it is called between the root's
+    directory and its first file. Raises :class:`ForeignRootError` for another job's directory,
+    :class:`CorruptShuffleError` for a symbolic link, and :class:`StorageError` where it cannot be
+    made; then nothing of it is left.
     """
     storage = open_made_directory(path)
     try:
         if storage.stat(MARKER_NAME) is None:
             storage.make_directory("", sync=sync)
-            put_marker(storage, marker, sync=sync)
+            # Who removed the list before there was a directory has not seen it; who does now will.
+            put_list()
+            put_marker(storage.without_new_directories(), marker, sync=sync)
         is_ours = bears_marker(storage, marker.job_id)
     except (StorageError, ObjectNotFoundError) as error:
         storage.prune("", and_root=True)
@@ -151,14 +158,21 @@ def make_root(path: str, marker: Marker, *, sync: bool) -> Storage:
     return storage
 
 
-def make_roots(roots: Sequence[LocalRoot], marker: Marker, *, sync: bool) -> list[Storage | None]:
-    """Make local roots, None in place of one that cannot be made; see :func:`make_root`."""
+def make_roots(
+    storage: Storage, directory: str, roots: Sequence[LocalRoot], marker: Marker, *, sync: bool
+) -> list[Storage | None]:
+    """List and make the local roots of a job; None in place of one that cannot be made.
+
+    ``directory`` is that of the job, which has the list; see :func:`make_root`.
+    """
+    put_list = partial(put_root_list, storage, directory, roots, sync=sync)
+    put_list()
     made: list[Storage | None] = []
     for root in roots:
         try:
             # Without an id, no process could tell whether the disk is there.
             is_there = root.directory_id is not None
-            made.append(make_root(root.path, marker, sync=sync) if is_there else None)
+            made.append(make_root(root.path, marker, put_list, sync=sync) if is_there else None)
         except ForeignRootError:
             raise
         except StorageError:

@@ -146,7 +146,7 @@ class Storage(Protocol):
         """
 
     def without_new_directories(self) -> Storage:
-        """Return the same storage, whose ``open_writer`` fails where a directory is missing."""
+        """Return the same storage, on which no file is put where a directory is missing."""
 
     def open_writer(self, path: str, *, sync: bool) -> ObjectWriter:
         """Start a new object, whose name no other writer chooses.

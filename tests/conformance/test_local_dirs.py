@@ -198,13 +198,17 @@ def test_a_disk_that_is_full_at_the_start_is_left_out(tmp_path, small_disk):
 
 def test_a_root_without_room_for_its_marker_is_not_left_behind(tmp_path, monkeypatch):
     def full(self, path, data, *, sync):
+        if path != MARKER_NAME:
+            return put(self, path, data, sync=sync)
         msg = f"{path}: no space left"
         raise OutOfDiskError(msg)
 
+    put = PosixStorage.put_if_absent
     monkeypatch.setattr(PosixStorage, "put_if_absent", full)
     root = LocalRoot(str(tmp_path / "d1" / "root"), "its directory was made")
     marker = Marker("job", Owner("shuffle", str(tmp_path), 1))
-    assert make_roots([root], marker, sync=False) == [None]
+    shuffle = PosixStorage(str(tmp_path / "s"))
+    assert make_roots(shuffle, "map_outputs/job", [root], marker, sync=False) == [None]
     assert list((tmp_path / "d1").iterdir()) == []
 
 

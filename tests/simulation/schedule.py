@@ -71,6 +71,8 @@ POINTS: dict[str, re.Pattern[str]] = {
     "jobs": re.compile(r"(list|files) map_outputs"),
     "job": re.compile(r"(mkdir|put|upload) map_outputs/.*"),
     "read-index": re.compile(r"read map_outputs/.*\.index"),
+    "root": re.compile(r"mkdir /disk/arrow-shuffle-\S+"),
+    "marker-link": re.compile(r"link /disk/\S*/arrow-shuffle-root\.json"),
     "read-marker": re.compile(r"read /disk/\S*/arrow-shuffle-root\.json"),
     "sleep": re.compile(r"sleep.*"),
     "removes": re.compile(r"delete(_all)? .*"),

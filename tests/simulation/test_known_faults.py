@@ -93,6 +93,22 @@ SCHEDULES = {
         "erasure on a disk and gc",
         "E@read-marker#11 O$ E$",
     ),
+    # A job was given up between the list of its local roots and a root, or in the put of its
+    # marker, and the list was removed. It made that root, again, and died: nobody knew of it.
+    **{
+        f"a root that is made while its list goes, {name}, {calls} calls later": (
+            name,
+            f"{before}{calls}",
+        )
+        for name, before in (
+            ("erasure on a disk and gc", "E@marker-link O$ E*"),
+            ("erasure on a disk and write", "O@root E$ O*"),
+            ("erasure on a disk and merge", "O@root E$ O*"),
+            ("shuffle that was moved and write", "M@entry O@root M$ O*"),
+            ("shuffle that was moved and gc", "M@marker-link O$ M*"),
+        )
+        for calls in range(1, 8)
+    },
     # A collection died that was making entries blank: the question whether rows are gone failed.
     **{
         f"a collection that dies while it compacts the log{on}": (

@@ -18,7 +18,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import arrow_format.jobs.job
 from arrow_format import collect_garbage, merge_shuffle, open_shuffle, relocate_shuffle
 from arrow_format.errors import (
     CommitConflictError,
@@ -35,6 +34,7 @@ from arrow_format.jobs.target import open_target
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.names import entry_path, segment_path
 from arrow_format.log.version_names import first_true
+from arrow_format.storage import local_dirs
 from arrow_format.storage.local import PosixReader
 from arrow_format.storage.open import PosixStorage
 from arrow_format.storage.root_owner import Marker, read_marker, to_json
@@ -48,6 +48,7 @@ from tests.support.interrupted_storage import (
 from tests.support.logs import start_job
 from tests.support.recording_storage import RecordingStorage
 from tests.support.small_shuffles import (
+    FAST,
     N,
     begin,
     files_below,
@@ -556,23 +557,44 @@ class TestLateFiles:
         path = tmp_path / "x"
         write(path, 0)
         job, _ = start_job(path, local_dirs=(f"{path}-disk",))
-        real = arrow_format.jobs.job.make_roots
+        real = local_dirs.make_root
 
         def late(*arguments, **how):
             with monkeypatch.context() as patch:
-                patch.setattr(arrow_format.jobs.job, "make_roots", real)
+                patch.setattr(local_dirs, "make_root", real)
                 collect_garbage(path, retention=NONE)
             assert files_below(Path(f"{path}-disk")) == []
             return real(*arguments, **how)
 
         with monkeypatch.context() as patch:
-            patch.setattr(arrow_format.jobs.job, "make_roots", late)
+            patch.setattr(local_dirs, "make_root", late)
             run(job, 1, range(N))
         # Found again, not made, so nobody looks after the list.
         found = replace(job, has_directory=True)
         for task in (2, 3):
             run(found, task, range(N))
         assert any(".data" in name for name in files_below(Path(f"{path}-disk")))
+        collect_garbage(path, retention=NONE)
+        assert files_below(Path(f"{path}-disk")) == []
+
+    @guarantee("late files")
+    @pytest.mark.parametrize("before", ["make_directory", "put_if_absent"])
+    def test_a_driver_that_dies_in_a_root_whose_list_went(self, tmp_path, monkeypatch, before):
+        """The job is given up before its root is there, or before that has its first file."""
+        path = tmp_path / "x"
+        write(path, 0)
+        real, disk = getattr(PosixStorage, before), f"{path}-disk/arrow-shuffle-"
+
+        def late(storage, *arguments, **how):
+            if storage.root.startswith(disk):
+                monkeypatch.setattr(PosixStorage, before, real)
+                collect_garbage(path, retention=NONE)
+                assert not Path(storage.root).exists()
+            return real(storage, *arguments, **how)
+
+        monkeypatch.setattr(PosixStorage, before, late)
+        options = replace(FAST, local_dirs=(f"{path}-disk",))
+        open_target(begin(path, options=options), "append")  # and no more is heard of it
         collect_garbage(path, retention=NONE)
         assert files_below(Path(f"{path}-disk")) == []
 

@@ -31,6 +31,7 @@ from arrow_format.storage import local
 from arrow_format.storage.local import PROBED
 from arrow_format.storage.open import (
     ObjectExistsError,
+    ObjectNotFoundError,
     PosixStorage,
     open_storage,
 )
@@ -408,6 +409,16 @@ def test_a_put_whose_temporary_file_is_collected_is_repeated(storage, monkeypatc
     storage.put_if_absent("a/b", b"x", sync=False)
     assert len(lost) == 1
     assert storage.list("a") == ["b"]
+
+
+@pytest.mark.parametrize("put", ["put_if_absent", "replace"])
+def test_a_directory_that_is_gone_is_not_made_again_by_a_put(storage, put):
+    storage.make_directory("a", sync=False)
+    with pytest.raises(ObjectNotFoundError, match=r"b/\.tmp-c-.*: not there"):
+        getattr(storage.without_new_directories(), put)("b/c", b"x", sync=True)
+    getattr(storage.without_new_directories(), put)("a/c", b"x", sync=True)
+    assert storage.list("a") == ["c"]
+    assert "b" not in storage.list("")
 
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
