@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyarrow import types as pt
 
 from arrow_format.arrays.buffers import text_offsets, to_arrow
+from arrow_format.arrays.extents import Extents
 from arrow_format.arrays.gather import gathered
 from arrow_format.arrays.row_sizes import MAX_ITEMS, columns_with_items, most_items
 from arrow_format.arrays.selection import joined, take
@@ -45,17 +46,23 @@ class Rows:
     """Rows from some chunks."""
 
     batch: pa.RecordBatch
-    ids: Int32Array | Callable[[], Int32Array]
-    """As :attr:`subpartitions`, or what returns them: not all who read rows need to know."""
+    where: Int32Array | Extents | Callable[[], Extents]
+    """Subpartition of each row, or their extents, or what returns these: not all who read rows need
+    to know."""
     pinned_bytes: int | None = None
     """Bytes of memory that these keep and no rows before them; those of the batch when None."""
 
     @property
+    def extents(self) -> Extents:
+        """Which rows are of which subpartition."""
+        if callable(self.where):
+            self.where = self.where()
+        return self.where if isinstance(self.where, Extents) else Extents.of_rows(self.where)
+
+    @property
     def subpartitions(self) -> Int32Array:
         """Subpartition of each row."""
-        if callable(self.ids):
-            self.ids = self.ids()
-        return self.ids
+        return self.where if isinstance(self.where, np.ndarray) else self.extents.each
 
 
 class HeldRuns:
@@ -199,74 +206,60 @@ def copied(batch: pa.RecordBatch) -> pa.RecordBatch:
 def in_subpartition_order(runs: list[Rows], *, slice_rows: int = SLICE_ROWS) -> Iterator[Rows]:
     """Yield all rows ordered by subpartition, stably, as one item; empties the list.
 
-    Adjacent rows of one subpartition are an *extent*. Extents of ``slice_rows`` on average are
-    joined as slices. Shorter ones are gathered row by row, but the characters of texts by extent.
+    Extents of ``slice_rows`` on average are joined as slices. Shorter ones are gathered row by row,
+    but the characters of texts by extent.
     """
     if not runs:
         return
-    ids = np.concatenate([run.subpartitions for run in runs])
-    sizes = np.array([len(run.subpartitions) for run in runs])
+    of_runs = [run.extents for run in runs]
     batches = [run.batch for run in runs]
     runs.clear()  # only the result is held while the consumer works on it
-    is_first = np.ones(len(ids), np.bool_)  # of its extent
-    np.not_equal(ids[1:], ids[:-1], out=is_first[1:])
-    starts = np.flatnonzero(is_first)
-    if bool((ids[starts[1:]] >= ids[starts[:-1]]).all()):
+    extents = Extents.joined(of_runs)
+    ids, sizes = extents
+    if bool((ids[1:] >= ids[:-1]).all()):
         batch = joined(batches)
         del batches
-    elif len(ids) >= slice_rows * (len(starts) + len(batches)):
-        # An extent that continues in the next run is two slices.
-        is_first[(np.cumsum(sizes) - sizes)[sizes > 0]] = True
-        starts = np.flatnonzero(is_first)
-        slices = _slices(batches, sizes, starts)
-        del batches
-        order = np.argsort(ids[starts], kind="stable")
-        batch = pa.concat_batches([slices[i] for i in order.tolist()])
-        del slices
-        ids = ids[_positions(starts, order, len(ids))]
     else:
-        order = np.argsort(ids[starts], kind="stable")
-        rows = _positions(starts, order, len(ids))
-        batch, ids = _gathered(batches, starts, order, rows), ids[rows]
-        del batches
-    yield Rows(batch, ids)
+        order = np.argsort(ids, kind="stable")
+        extents = Extents(ids[order], sizes[order])
+        if sizes.sum() >= slice_rows * len(sizes):
+            pairs = zip(batches, of_runs, strict=True)
+            slices = [one for batch, (_, sizes) in pairs for one in _slices(batch, sizes)]
+            del batches, pairs
+            batch = pa.concat_batches([slices[i] for i in order.tolist()])
+            del slices
+        else:
+            batch = _gathered(batches, sizes, order)
+            del batches
+    yield Rows(batch, extents)
 
 
-def _positions(starts: Int64Array, order: Int64Array, num_rows: int) -> Int32Array:
-    """Row to take at each position when extents are put in another order."""
-    sizes = np.diff(starts, append=num_rows)[order]
-    shifts = (starts[order] - (np.cumsum(sizes) - sizes)).astype(np.int32)
-    rows: Int32Array = np.repeat(shifts, sizes)
-    rows += np.arange(num_rows, dtype=np.int32)
+def _positions(sizes: Int64Array, order: Int64Array) -> Int32Array:
+    """Row to take at each position when extents of some sizes are put in another order."""
+    starts, moved = sizes.cumsum() - sizes, sizes[order]
+    shifts = (starts[order] - (moved.cumsum() - moved)).astype(np.int32)
+    rows: Int32Array = np.repeat(shifts, moved)
+    rows += np.arange(len(rows), dtype=np.int32)
     return rows
 
 
-def _slices(
-    batches: list[pa.RecordBatch], sizes: Int64Array, starts: Int64Array
-) -> list[pa.RecordBatch]:
-    """Cut batches at ``starts``, rows counted through all; the first row of each is one."""
-    ends = np.append(starts[1:], sizes.sum())
-    before = np.cumsum(sizes) - sizes
-    which = np.searchsorted(before, starts, side="right") - 1
-    within = starts - before[which]
-    return [
-        batches[i].slice(first, num_rows)
-        for i, first, num_rows in zip(
-            which.tolist(), within.tolist(), (ends - starts).tolist(), strict=True
-        )
-    ]
+def _slices(batch: pa.RecordBatch, sizes: Int64Array) -> Iterator[pa.RecordBatch]:
+    """Cut a batch into adjacent slices."""
+    starts = sizes.cumsum() - sizes
+    return map(batch.slice, starts.tolist(), sizes.tolist())
 
 
 def _gathered(
-    batches: list[pa.RecordBatch], starts: Int64Array, order: Int64Array, rows: Int32Array
+    batches: list[pa.RecordBatch], sizes: Int64Array, order: Int64Array
 ) -> pa.RecordBatch:
-    """Gather ``rows``, which are the extents from ``starts`` in another order.
+    """Gather the rows of extents of some sizes in another order.
 
     A few columns at a time, so that no more are in memory three times.
     """
     schema = batches[0].schema
     if not len(schema):
         return joined(batches)
+    rows, starts = _positions(sizes, order), sizes.cumsum() - sizes
     indices, extents = to_arrow(rows), to_arrow(order)
     step = max(JOINED_BYTES // (8 * len(rows)), 1)
     columns = []

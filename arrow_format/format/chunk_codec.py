@@ -26,7 +26,7 @@ from arrow_format.format.packed_decoder import Unpacker
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from arrow_format.format.chunk_table import ChunkPlaces, FramePlace
+    from arrow_format.format.chunk_table import ChunkPlaces
 
 _ZSTD = pa.Codec("zstd")
 """Decompresses into memory of Arrow's pool, which is reused for the next chunk."""
@@ -285,36 +285,32 @@ class _Frames(OpenChunks):
         views: list[memoryview] = []
         sizes: list[int] = []
         sections: list[list[tuple[int, int]]] = [[] for _ in positions]
+        are_all = len(positions) == len(self.schema)
         begin = 0
         for stored, places, _ in self._chunks:
-            view = memoryview(stored)
-            used = sorted({places.columns[i][0] for i in positions})
-            begins = {}
-            for i in used:
-                frame = places.frames[i]
-                views.append(_checked(view, frame, places, decoder.names))
-                sizes.append(frame.raw_length)
+            view, frames = memoryview(stored), places.frames
+            begins = [0] * len(frames)
+            for i in (
+                range(len(frames)) if are_all else sorted({places.columns[i][0] for i in positions})
+            ):
+                _, offset, length, crc32, raw_length = frames[i]
+                piece = view[offset : offset + length]
+                if len(piece) != length or zlib.crc32(piece) != crc32:
+                    check_frame(piece, places.described, frames[i].number, decoder.names)
+                views.append(piece)
+                sizes.append(raw_length)
                 begins[i] = begin
-                begin += frame.raw_length
+                begin += raw_length
             for of_column, i in zip(sections, positions, strict=True):
                 held, start, stop = places.columns[i]
-                of_column.append((begins[held] + start, begins[held] + stop))
+                begins_at = begins[held]
+                of_column.append((begins_at + start, begins_at + stop))
         try:
             content = _content(views, sizes)
             columns = zip([decoder.columns[i] for i in positions], sections, strict=True)
             return decoder.unpacker.unpack(content, columns, self._rows)
         except _DAMAGE as error:
             raise _not_of_this_schema(error) from error
-
-
-def _checked(
-    stored: memoryview, frame: FramePlace, places: ChunkPlaces, names: Sequence[str]
-) -> memoryview:
-    """Return a frame of a chunk as it is stored, if its CRC is that of the index."""
-    view = stored[frame.offset : frame.offset + frame.length]
-    if len(view) != frame.length or zlib.crc32(view) != frame.crc32:
-        check_frame(view, places.described, frame.number, names)
-    return view
 
 
 _ALONE, _SMALL_BYTES = 4, 64 << 10

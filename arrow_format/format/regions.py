@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from arrow_format.arrays.extents import Extents
 from arrow_format.errors import CorruptShuffleError
 from arrow_format.format.chunk_table import ChunkTable
 
@@ -255,11 +256,15 @@ class Region:
             extents = [self.rank_extent(rank, rank + end - first)]
         return tuple((start, stop) for start, stop in extents if stop > start)
 
+    def extents_of_rows(self, first: int, end: int, num_subpartitions: int) -> Extents:
+        """Return the subpartitions of the rows ``[first, end)`` of a unicast region."""
+        ranks, edges = self.ranks_of_rows(first, end)
+        ids = (ranks + self.first_subpartition) % num_subpartitions
+        return Extents.of(ids.astype(np.int32), edges)
+
     def subpartitions_of_rows(self, first: int, end: int, num_subpartitions: int) -> Int32Array:
         """Return the subpartition (int32) of each row in ``[first, end)`` of a unicast region."""
-        ranks, edges = self.ranks_of_rows(first, end)
-        ids = ((ranks + self.first_subpartition) % num_subpartitions).astype(np.int32)
-        return np.repeat(ids, np.diff(edges))
+        return self.extents_of_rows(first, end, num_subpartitions).each
 
     def subpartition_rows(self, num_subpartitions: int) -> tuple[Int64Array, Int64Array]:
         """Return the listed subpartitions and their numbers of rows, which may be 0, in rank order.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import zlib
 from contextlib import contextmanager
-from itertools import groupby, pairwise
+from itertools import groupby, pairwise, repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -12,10 +13,10 @@ import numpy as np
 
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
 from arrow_format.format.chunk_codec import EncodedChunk, StoredChunk, check_frame
-from arrow_format.format.chunk_table import FRAMES, Encoding
+from arrow_format.format.chunk_table import Encoding
 from arrow_format.read.buffer_pool import ReadBufferPool
 from arrow_format.read.partitioned_file import IndexPart
-from arrow_format.read.plan import ChunkRead, plan_chunks, with_frames
+from arrow_format.read.plan import ChunkRead, plan_chunks, with_places
 from arrow_format.read.scheduler import ADVICE, ReadScheduler
 
 if TYPE_CHECKING:
@@ -62,8 +63,8 @@ class ChunkReader:
         self._wanted = wanted
         self.decoder = decoder
         self._read_ahead_bytes = read_ahead_bytes
-        self._known_places: dict[tuple[int, int], ChunkPlaces] = {}
-        """Of chunks that were planned and not decoded yet, by part and number."""
+        self._fetched = decoder.columns
+        """Columns of the file of which the frames are fetched: the decoder's, perhaps others."""
 
     def reading(self, decoders: ChunkDecoders) -> ChunkReader:
         """Return a reader of other columns of the same file."""
@@ -114,14 +115,14 @@ class ChunkReader:
     def decode(self, chunk: ChunkRead, stored: pa.Buffer) -> pa.RecordBatch:
         """Return all rows of a chunk from its stored bytes."""
         with self.located(chunk):
-            places = self._places(chunk)
+            places = self.places(chunk)
             return self.decoder.decode([StoredChunk(stored, places, (0, places.num_rows))])
 
     def to_decode(
         self, chunk: ChunkRead, stored: pa.Buffer, *, to_its_end: bool = False
     ) -> StoredChunk:
         """Return a chunk with the rows wanted of it; ``to_its_end`` those behind them too."""
-        places = self._places(chunk)
+        places = self.places(chunk)
         end = places.num_rows if to_its_end else chunk.end_row
         return StoredChunk(stored, places, (chunk.first_row, end))
 
@@ -134,40 +135,34 @@ class ChunkReader:
             msg = f"{self.where(chunk)}: {error}. {ADVICE}"
             raise type(error)(msg) from error
 
-    def wanted(self, chunks: Iterable[ChunkRead], also: Sequence[int] = ()) -> Iterable[ChunkRead]:
-        """Return chunks of a plan with the frames that are read of them.
+    def wanted(self, chunks: Iterable[ChunkRead], also: Sequence[int] = ()) -> Iterator[ChunkRead]:
+        """Yield chunks of a plan with the frames that are read of them, and the places in these.
 
         Those have the columns that are decoded, and ``also`` others of the file, by position.
         """
         columns = self.decoder.columns
-        columns = [*columns, *(column for column in also if column not in columns)]
-        if len(columns) == len(self.decoder.stored):
-            return chunks
-        return self._with_frames(chunks, columns)
-
-    def _with_frames(
-        self, chunks: Iterable[ChunkRead], columns: Sequence[int]
-    ) -> Iterator[ChunkRead]:
-        is_known = len(columns) == len(self.decoder.columns)
+        columns = self._fetched = [*columns, *(i for i in also if i not in columns)]
+        is_whole = len(columns) == len(self.decoder.stored)
+        gap_bytes = sys.maxsize if is_whole else self.storage.gap_bytes
         for part, of_part in groupby(chunks, attrgetter("part")):
             adjacent = [*of_part]
             table = self.index.regions[part].chunks
             found = table.places([chunk.chunk for chunk in adjacent], columns)
-            for chunk, places in zip(adjacent, found, strict=True):
-                if places.encoding != FRAMES:
-                    yield chunk
-                    continue
-                if is_known:
-                    self._known_places[part, chunk.chunk] = places
-                frames = [frame[:3] for frame in places.frames]
-                yield with_frames(chunk, frames, self.storage.gap_bytes)
+            yield from map(with_places, adjacent, found, repeat(gap_bytes))
 
-    def _places(self, chunk: ChunkRead) -> ChunkPlaces:
-        places = self._known_places.pop((chunk.part, chunk.chunk), None)
+    def places(self, chunk: ChunkRead, columns: Sequence[int] | None = None) -> ChunkPlaces:
+        """Return where columns are in what is fetched of a chunk.
+
+        They are those that are decoded, or some of the file's that the chunk is wanted for.
+        """
+        places = chunk.places
         if places is None:
-            table = self.index.regions[chunk.part].chunks
-            (places,) = table.places([chunk.chunk], self.decoder.columns)
-        return places.in_fetched(chunk.frames)
+            wanted = self.decoder.columns if columns is None else columns
+            (places,) = self.index.regions[chunk.part].chunks.places([chunk.chunk], wanted)
+        elif columns is not None:
+            of_fetched = dict(zip(self._fetched, places.columns, strict=True))
+            places = places._replace(columns=[of_fetched[i] for i in columns])
+        return places
 
     def raw_bytes(self, chunk: ChunkRead) -> int:
         """Estimate the bytes in Arrow of all rows of a chunk."""

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from arrow_format.arrays.batches import Rows, copied
 from arrow_format.arrays.buffers import to_arrow
+from arrow_format.arrays.extents import Extents
 from arrow_format.arrays.selection import take, take_runs
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
 from arrow_format.format.chunk_codec import batch_of
@@ -314,35 +315,42 @@ def _with_subpartitions(
     ``rows`` are their positions among the rows that are wanted of them; all of these when None.
     """
     source, chunk = run[0]
-    ids: Int32Array | Callable[[], Int32Array]
+    where: Extents | Callable[[], Extents]
     if end - first == 1:  # as in a lookup, which has little else to do
-        ids = np.full(batch.num_rows, first, np.int32)
+        where = _all_of(first, batch.num_rows)
     elif source.index.regions[chunk.part].kind is RegionKind.BROADCAST:
         for subpartition in range(first, end):
-            yield Rows(batch, np.full(batch.num_rows, subpartition, np.int32))
+            yield Rows(batch, _all_of(subpartition, batch.num_rows))
         return
     else:
-        ids = partial(_subpartitions, [*run], rows)
-    found = [Rows(batch, ids)]
+        where = partial(_extents, [*run], rows)
+    found = [Rows(batch, where)]
     del batch  # a suspended frame would keep it while its consumer works
     yield found.pop()
 
 
-def _subpartitions(
-    run: Sequence[tuple[ChunkReader, ChunkRead]], rows: Int64Array | None
-) -> Int32Array:
-    n = run[0][0].index.metadata.num_subpartitions
-    ids = subpartitions_of(run, n)
-    return ids if rows is None else ids[rows]
+def _all_of(subpartition: int, num_rows: int) -> Extents:
+    return Extents(np.array([subpartition], np.int32), np.array([num_rows]))
 
 
-def subpartitions_of(
-    run: Sequence[tuple[ChunkReader, ChunkRead]], num_subpartitions: int
-) -> Int32Array:
-    """Return the subpartition of each row that is wanted of unicast chunks."""
-    regions = ((source.index.regions[chunk.part], chunk) for source, chunk in run)
-    parts = [subpartitions_in(region, chunk, num_subpartitions) for region, chunk in regions]
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+def _extents(run: Sequence[tuple[ChunkReader, ChunkRead]], rows: Int64Array | None) -> Extents:
+    extents = extents_of(run, run[0][0].index.metadata.num_subpartitions)
+    return extents if rows is None else extents.left(rows)
+
+
+def extents_of(run: Sequence[tuple[ChunkReader, ChunkRead]], num_subpartitions: int) -> Extents:
+    """Return the subpartitions of the rows that are wanted of unicast chunks."""
+    found: list[tuple[Region, int, int]] = []
+    for source, chunk in run:
+        region = source.index.regions[chunk.part]
+        start = int(region.chunks.first_row[chunk.chunk])
+        first, end = start + chunk.first_row, start + chunk.end_row
+        # Rows that go on where those before end are looked up together with them.
+        if found and found[-1][0] is region and found[-1][2] == first:
+            first = found.pop()[1]
+        found.append((region, first, end))
+    n = num_subpartitions
+    return Extents.joined([region.extents_of_rows(first, end, n) for region, first, end in found])
 
 
 def subpartitions_in(region: Region, chunk: ChunkRead, num_subpartitions: int) -> Int32Array:

@@ -21,9 +21,9 @@ from arrow_format.read.fetched_chunks import (
     FetchedChunk,
     decode_run,
     edges_of,
+    extents_of,
     in_runs,
     pairs_of,
-    subpartitions_of,
 )
 from arrow_format.read.plan import ChunkRead, plan_wanted
 from arrow_format.read.scheduler import ReadScheduler
@@ -105,7 +105,7 @@ def search(
         for run, batch in _decoded(fetched, _are_placed, on_bytes):
             ids = None
             if _are_placed(run[0]):
-                ids = subpartitions_of(pairs_of(run), len(keys.wanted))
+                ids = extents_of(pairs_of(run), len(keys.wanted)).each
             among = partial(keys.among, subpartitions=ids)
             for (source, chunk, _), rows in _matching(run, batch, among):
                 matches = by_file.setdefault(source.order, Matches())

@@ -10,11 +10,10 @@ import pyarrow as pa
 from arrow_format.arrays.conversion import key_text
 from arrow_format.arrays.row_fit import RowFit
 from arrow_format.errors import CorruptShuffleError, OptionError, SchemaError
-from arrow_format.format.chunk_codec import ChunkDecoder
+from arrow_format.format.chunk_codec import ChunkDecoder, StoredChunk
 from arrow_format.format.regions import RegionKind
 from arrow_format.keys.partitioner import BroadcastPartitioner, can_be_asked, key_columns
 from arrow_format.model import BROADCAST
-from arrow_format.read.chunk_reader import ChunkReader
 from arrow_format.read.fetched_chunks import subpartitions_in
 
 if TYPE_CHECKING:
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from arrow_format.keys.partitioner import Partitioner
+    from arrow_format.read.chunk_reader import ChunkReader
     from arrow_format.read.plan import ChunkRead
 
 
@@ -59,8 +59,11 @@ class PlacementCheck:
         start, end = part.chunk_rows(chunk.chunk)
         known = chunk._replace(first_row=max(0, -start), end_row=min(end, part.num_rows) - start)
         schema = source.index.metadata.data_schema
-        decoder = ChunkDecoder(schema, self.columns_of(schema))
-        rows = ChunkReader(source.index, decoder).decode(chunk, stored)
+        columns = self.columns_of(schema)
+        places = source.places(chunk, columns)
+        whole = StoredChunk(stored, places, (0, places.num_rows))
+        with source.located(chunk):
+            rows = ChunkDecoder(schema, columns).decode([whole])
         self.check_rows(source, known, rows.slice(known.first_row, known.end_row - known.first_row))
 
     def check_rows(self, source: ChunkReader, chunk: ChunkRead, rows: pa.RecordBatch) -> None:

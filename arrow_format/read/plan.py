@@ -15,10 +15,11 @@ import numpy as np
 
 from arrow_format.arrays.row_sizes import runs_within
 from arrow_format.errors import OptionError
+from arrow_format.format.chunk_table import FRAMES, ChunkPlaces, FramePlace
 from arrow_format.format.regions import RegionKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -43,10 +44,10 @@ class ChunkRead(NamedTuple):
     length: int
     part: int = 0
     """Position of that region or part in what is known of the file."""
-    frames: Mapping[int, int] | None = None
-    """Frames that are wanted, by number, each with the bytes of those before; all when None."""
     pieces: tuple[tuple[int, int], ...] | None = None
-    """Bytes ``(offset, length)`` of the file that have those; all of the chunk when None."""
+    """Bytes ``(offset, length)`` of the file that are wanted of it; all of the chunk when None."""
+    places: ChunkPlaces | None = None
+    """Where the columns of its reader are in what is fetched, if that was looked up."""
 
     @property
     def ranges(self) -> tuple[tuple[int, int], ...]:
@@ -230,29 +231,28 @@ def subpartitions_of_chunks(
     return np.concatenate(firsts), np.concatenate(ends)
 
 
-def with_frames(
-    chunk: ChunkRead, frames: Iterable[tuple[int, int, int]], max_gap_bytes: int
-) -> ChunkRead:
-    """Return a chunk of which some frames are wanted: their numbers, first bytes and lengths.
+def with_places(chunk: ChunkRead, places: ChunkPlaces, max_gap_bytes: int) -> ChunkRead:
+    """Return a chunk of which the frames of some places are wanted, with these.
 
-    They ascend. The chunk is wanted whole where no gap between them, nor before and behind, is more
-    than ``max_gap_bytes``: to cut it into its frames would gain nothing.
+    It is wanted whole where no gap between them, nor before and behind, is more than
+    ``max_gap_bytes``: to cut it into its frames would gain nothing.
     """
     pieces: list[tuple[int, int]] = []
-    fetched: dict[int, int] = {}
+    fetched: list[FramePlace] = []
     num_bytes = end = most = 0
-    for number, start, length in frames:
-        fetched[number] = num_bytes
+    for number, start, length, crc32, raw_length in places.frames:
+        fetched.append(FramePlace(number, num_bytes, length, crc32, raw_length))
         num_bytes += length
-        most = max(most, start - end)
-        if pieces and start == end:
-            pieces[-1] = (pieces[-1][0], pieces[-1][1] + length)
-        else:
+        if start > end or not pieces:
+            most = max(most, start - end)
             pieces.append((chunk.offset + start, length))
+        else:
+            pieces[-1] = (pieces[-1][0], pieces[-1][1] + length)
         end = start + length
-    if pieces and max(most, chunk.length - end) <= max_gap_bytes:
-        return chunk
-    return chunk._replace(frames=fetched, pieces=tuple(pieces))
+    is_near = pieces and max(most, chunk.length - end) <= max_gap_bytes
+    if is_near or places.encoding != FRAMES:
+        return chunk._replace(pieces=None, places=places)
+    return chunk._replace(pieces=tuple(pieces), places=places._replace(frames=fetched))
 
 
 def bytes_to_read(chunk: ChunkRead, end: int, max_gap_bytes: int) -> tuple[int, int]:

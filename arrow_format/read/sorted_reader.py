@@ -74,7 +74,7 @@ def sorted_rows(
 
 def _only(rows: Rows, columns: Sequence[str] | None) -> Rows:
     """Drop the sort keys that the consumer did not ask for."""
-    return rows if columns is None else Rows(rows.batch.select(columns), rows.subpartitions)
+    return rows if columns is None else Rows(rows.batch.select(columns), rows.where)
 
 
 def _sorted(runs: list[Rows], sort_by: SortBy) -> Rows:

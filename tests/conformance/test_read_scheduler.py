@@ -531,8 +531,8 @@ def test_a_round_keeps_to_its_bytes_and_takes_what_it_can(
         first = length // 3  # of each third chunk its ends alone are wanted
         pieces = ((offset, first), (offset + 2 * first, length - 2 * first))
         is_cut = number % 3 == 2 and first
-        more = {"frames": (0, 2), "pieces": pieces} if is_cut else {}
-        chunks.append(ChunkRead(0, number, 0, 1, offset, length, **more))
+        cut = {"pieces": pieces} if is_cut else {}
+        chunks.append(ChunkRead(0, number, 0, 1, offset, length, **cut))
         offset += length
     files = [unwritten_source(number, max_requests) for number in range(MAX_OPEN_FILES + 2)]
     queue = ReadQueue([(file, chunks) for file in files])

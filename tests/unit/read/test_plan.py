@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from arrow_format.errors import OptionError
 from arrow_format.format.chunk_codec import message_frames
+from arrow_format.format.chunk_table import FRAMES, ChunkPlaces, FramePlace
 from arrow_format.format.regions import PrefixSums, Region, RegionKind
 from arrow_format.read import plan
 from arrow_format.read.plan import (
@@ -20,7 +21,7 @@ from arrow_format.read.plan import (
     group_adjacent,
     merge_reads,
     plan_chunks,
-    with_frames,
+    with_places,
 )
 from arrow_format.write.clustering import cluster, cut_chunks
 from arrow_format.write.region_builder import RegionBuilder
@@ -119,8 +120,9 @@ def test_a_broadcast_region_is_wanted_whole_by_every_range():
 
 
 def placed(lengths, wanted):
-    """Some frames of a chunk, by the lengths of all: their numbers, first bytes and lengths."""
-    return [(i, sum(lengths[:i]), lengths[i]) for i in sorted(wanted)]
+    """Where some frames of a chunk are, by the lengths of all."""
+    frames = [FramePlace(i, sum(lengths[:i]), lengths[i], 7, 9) for i in sorted(wanted)]
+    return ChunkPlaces(None, 0, 1, FRAMES, frames, [])
 
 
 @st.composite
@@ -132,7 +134,7 @@ def cut_chunks_of(draw):
         offset += draw(st.integers(0, 60))
         wanted = draw(st.sets(st.integers(0, len(frames) - 1)))
         chunk = ChunkRead(0, number, 0, 1, offset, sum(frames))
-        chunks.append((with_frames(chunk, placed(frames, wanted), draw(GAPS)), frames, wanted))
+        chunks.append((with_places(chunk, placed(frames, wanted), draw(GAPS)), frames, wanted))
         offset += sum(frames)
     return chunks
 
@@ -169,18 +171,23 @@ def test_merged_reads_have_what_is_wanted_and_keep_their_bounds(cases, max_gap, 
 @given(cut_chunks_of(), GAPS)
 def test_the_frames_of_a_chunk_are_read_alone_where_that_saves_a_gap(cases, max_gap):
     for chunk, frames, wanted in cases:
-        whole = chunk._replace(frames=None, pieces=None)
+        whole = chunk._replace(pieces=None, places=None)
         edges = [chunk.offset, *(chunk.offset + end for end in accumulate(frames))]
-        found = with_frames(whole, placed(frames, wanted), max_gap)
+        places = placed(frames, wanted)
+        found = with_places(whole, places, max_gap)
         of_frames = {byte for i in wanted for byte in range(edges[i], edges[i + 1])}
         of_pieces = [byte for at, length in found.ranges for byte in range(at, at + length)]
-        if found == whole:
+        if found.pieces is None:
+            assert found == whole._replace(places=places)
             ends = sorted([edges[0] - 1, *of_frames, edges[-1]])
             assert all(after - before - 1 <= max_gap for before, after in pairwise(ends))
             assert of_pieces == [*range(edges[0], edges[-1])]
         else:
             before = [sum(frames[j] for j in sorted(wanted) if j < i) for i in sorted(wanted)]
-            assert found.frames == dict(zip(sorted(wanted), before, strict=True))
+            fetched = [
+                place._replace(offset=at) for place, at in zip(places.frames, before, strict=True)
+            ]
+            assert found.places == places._replace(frames=fetched)
             assert of_pieces == sorted(of_frames)
             assert all(two[0] > sum(one) for one, two in pairwise(found.ranges))
             assert found.num_bytes == len(of_frames)
