@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 
 from tests.support.azure_server import azure
-from tests.support.exhaustive import choose, times
+from tests.support.exhaustive import choose, examples
 from tests.support.gcs_server import gs
 from tests.support.s3_server import s3
 from tests.support.small_log import small_log
@@ -28,7 +28,7 @@ __all__ = ["azure", "gs", "no_metadata", "s3", "small_log", "spark"]
 settings.register_profile(
     "default",
     deadline=None,
-    max_examples=times(25, 200),
+    max_examples=examples(25, 200),
     derandomize=True,
     database=None,
     print_blob=True,

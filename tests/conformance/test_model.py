@@ -40,7 +40,7 @@ from arrow_format.jobs.job import ShuffleJob, begin_job, run_map_task
 from arrow_format.jobs.target import open_target
 from arrow_format.keys.partitioner import ColumnPartitioner
 from tests.conformance.test_crashes import files_there, live_files
-from tests.support.exhaustive import times
+from tests.support.exhaustive import examples
 from tests.support.guarantees import guarantee
 from tests.support.small_shuffles import SCHEMA, numbered
 from tests.support.system_calls import FAULTS, SystemCalls
@@ -252,4 +252,4 @@ class ShuffleMachine(RuleBasedStateMachine):
 
 
 TestModel = ShuffleMachine.TestCase
-TestModel.settings = settings(max_examples=times(20, 200), stateful_step_count=30, deadline=None)
+TestModel.settings = settings(max_examples=examples(20, 200), stateful_step_count=30, deadline=None)

@@ -28,7 +28,7 @@ from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.merge_work import MapOutputMerges, SubpartitionMerge
 from arrow_format.jobs.target import open_target
 from arrow_format.model import BROADCAST
-from tests.support.exhaustive import times
+from tests.support.exhaustive import examples
 from tests.support.foreign_writer import check_but_for_broadcasts, written_by
 from tests.support.guarantees import guarantee
 
@@ -105,7 +105,7 @@ def frames(shuffle, names):
 
 @guarantee("deleted rows")
 @guarantee("masked rows")
-@settings(max_examples=times(15, 200), deadline=None)
+@settings(max_examples=examples(15, 200), deadline=None)
 @given(
     programs(),
     st.sampled_from(["none", "zstd"]),

@@ -22,7 +22,7 @@ from arrow_format import (
 )
 from arrow_format.model import INDEX_SUFFIX
 from tests.support.customers import contents, without
-from tests.support.exhaustive import times
+from tests.support.exhaustive import examples
 from tests.support.guarantees import guarantee
 from tests.support.held_bytes import held_bytes, held_chunks, raw_bytes
 
@@ -76,7 +76,7 @@ steps = st.lists(
 
 
 @guarantee("erased bytes")
-@settings(max_examples=times(25, 300), deadline=None)
+@settings(max_examples=examples(25, 300), deadline=None)
 @given(
     steps,
     st.sampled_from(["none", "zstd"]),

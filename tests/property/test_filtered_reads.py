@@ -27,7 +27,7 @@ from arrow_format import (
 from arrow_format.filters.filter import bind_filter
 from arrow_format.format.statistics import has_statistics
 from tests.support.column_statistics import in_spark_order
-from tests.support.exhaustive import times
+from tests.support.exhaustive import examples
 from tests.support.filter_model import SCHEMA, conditions, rows_of, table_of, truth
 from tests.support.guarantees import guarantee
 
@@ -113,7 +113,7 @@ def written(history):
 
 
 @guarantee("filters")
-@settings(max_examples=times(15, 200))
+@settings(max_examples=examples(15, 200))
 @given(histories(), conditions, some_columns, st.data())
 def test_a_filtered_read_is_the_whole_read_filtered(history, condition, columns, data):
     with written(history) as shuffle:
@@ -134,7 +134,7 @@ def test_a_filtered_read_is_the_whole_read_filtered(history, condition, columns,
 
 
 @guarantee("unordered reads")
-@settings(max_examples=times(20, 300))
+@settings(max_examples=examples(20, 300))
 @given(histories(), st.none() | conditions, some_columns, st.booleans(), st.data())
 def test_an_unordered_read_alternates_subpartitions_and_nothing_else(
     history, condition, columns, is_on_store, data
@@ -165,7 +165,7 @@ def test_an_unordered_read_alternates_subpartitions_and_nothing_else(
 
 
 @guarantee("counts")
-@settings(max_examples=times(20, 200))
+@settings(max_examples=examples(20, 200))
 @given(histories(), st.none() | conditions)
 def test_counts_and_extremes_are_those_of_the_filtered_read(history, condition):
     """Counts, minima and maxima by the log, by statistics and by rows are those of the rows read"""

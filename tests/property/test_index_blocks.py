@@ -36,7 +36,7 @@ from arrow_format.read.plan import adjacent_ranges
 from arrow_format.read.shuffle import Shuffle
 from arrow_format.storage.local import PosixStorage
 from arrow_format.write.merge_policy import MergePolicy
-from tests.support.exhaustive import times
+from tests.support.exhaustive import examples
 from tests.support.merges import FromColumn, numbered_batches
 from tests.support.small_shuffles import SCHEMA
 
@@ -94,7 +94,7 @@ def masked(path, written, data):
     return [row for row in written if row[1] not in keys]
 
 
-@settings(max_examples=times(25, 400))
+@settings(max_examples=examples(25, 400))
 @given(st.data())
 def test_rows_of_any_ranges_columns_and_filters(data):
     n = data.draw(st.integers(1, 40))
@@ -128,7 +128,7 @@ def test_rows_of_any_ranges_columns_and_filters(data):
         assert merged.verify().num_rows == shuffle.num_rows
 
 
-@settings(max_examples=times(25, 300))
+@settings(max_examples=examples(25, 300))
 @given(st.data())
 def test_rows_of_files_of_more_subpartitions_than_their_version(data):
     """The log says of a version that it has a divisor of them, as no writer does yet."""
@@ -229,7 +229,7 @@ def check(shuffle, written, data):
             assert tuple(end.as_py() for end in extremes) == ends
 
 
-@settings(max_examples=times(25, 400))
+@settings(max_examples=examples(25, 400))
 @given(st.data())
 def test_damage_of_a_frame_is_seen_by_who_reads_its_columns_and_by_nobody_else(data):
     ids = data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=60))

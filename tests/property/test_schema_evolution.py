@@ -19,7 +19,7 @@ from arrow_format import (
 from arrow_format.errors import SchemaError
 from arrow_format.keys.partitioner import RoundRobinPartitioner
 from arrow_format.options import WriteOptions
-from tests.support.exhaustive import times
+from tests.support.exhaustive import examples
 from tests.support.guarantees import guarantee
 from tests.support.small_shuffles import files_below
 from tests.support.tables import frozen
@@ -123,7 +123,7 @@ def check(shuffle, expected, sorted_by_w, columns=None):
 
 
 @guarantee("evolved schema")
-@settings(max_examples=times(20, 200))
+@settings(max_examples=examples(20, 200))
 @given(st.data(), st.booleans(), st.booleans())
 def test_every_version_is_what_arrow_makes_of_its_rows(data, sorted_by_w, by_key):
     rows_of, all_rows, schema = {}, [], None

@@ -24,7 +24,7 @@ from arrow_format.streaming.latest_rows import latest_in_passes
 from arrow_format.write.merge_policy import MergePolicy
 from tests.property.test_merge import ByRow
 from tests.property.test_round_trip import read_with_ids
-from tests.support.exhaustive import times
+from tests.support.exhaustive import examples
 from tests.support.tables import frozen
 
 GRID = pa.list_(pa.list_(pa.int32(), 1), 2)
@@ -113,7 +113,7 @@ OPTIONS = st.builds(
 PASSES = st.sampled_from([1, 10_000, None])
 """Bytes that a join or an aggregation holds: few make it pass over its rows again and again."""
 
-FEW = settings(max_examples=times(6, 60))
+FEW = settings(max_examples=examples(6, 60))
 """Each example has every type."""
 
 

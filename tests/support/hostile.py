@@ -20,14 +20,14 @@ from arrow_format.format.index_blocks import BLOCK_SCHEMA
 from arrow_format.format.index_file import TAIL_BYTES, assemble, directory_place, encode_index
 from arrow_format.log.framing import from_frame, to_frame
 from arrow_format.log.output_table import SCHEMA
-from tests.support.exhaustive import times
+from tests.support.exhaustive import examples
 from tests.support.indexes import decode_index, statistics_of
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Iterator, Mapping
 
-EXAMPLES = times(20, 2_000)
+EXAMPLES = examples(20, 2_000)
 """How many of each kind are tried."""
 
 HURTS: list[Any] = [

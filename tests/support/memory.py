@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 PROJECT = Path(__file__).parents[2]
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["arrow_format", "numpy", "pyarrow.parquet", "pyarrow.dataset"])
+FORKS.set_forkserver_preload(
+    [
+        *("arrow_format.jobs.merge", "arrow_format.jobs.write", "arrow_format.read.shuffle"),
+        *("pyarrow.parquet", "pyarrow.dataset"),
+    ]
+)
 
 
 def figures_of(program: str, *arguments: object, **environment: str) -> list[int]:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import exhaustive
-from tests.support.exhaustive import covering, part, times
+from tests.support.exhaustive import covering, examples, part, times
 
 pytest_plugins = ["pytester"]
 
@@ -59,7 +59,13 @@ def test_a_part_is_spread_from_the_first_to_the_last(by_day, most, chosen):
 def test_a_night_leaves_nothing_out(monkeypatch):
     monkeypatch.setattr(exhaustive, "IS_NIGHT", True)
     assert [*part(range(10), 2)] == [*range(10)]
-    assert times(1, 99) == 99
+    assert times(1, 99) == examples(1, 99) == 99
+
+
+def test_a_turn_has_fewer_examples(by_day, monkeypatch):
+    for is_turn, most in ((False, 6), (True, 4)):
+        monkeypatch.setattr(exhaustive, "IS_TURN", is_turn)
+        assert examples(6, 99) == most
 
 
 TESTS = """

@@ -16,6 +16,7 @@ from arrow_format import open_shuffle, write_shuffle
 from arrow_format.filters.expression import TRUE, as_sql
 from arrow_format.filters.filter import bind_filter
 from arrow_format.filters.from_polars import filters_of
+from tests.support.exhaustive import examples
 from tests.support.small_shuffles import FAST
 
 UTC = dt.UTC
@@ -187,7 +188,7 @@ def combined(inner):
     )
 
 
-@settings(max_examples=120)
+@settings(max_examples=examples(120, 200))
 @given(st.recursive(leaves(), combined, max_leaves=4))
 def test_rows_are_those_that_polars_keeps(shuffle, predicate):
     rows = pl.DataFrame(shuffle.to_table())

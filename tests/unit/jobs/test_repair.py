@@ -15,7 +15,7 @@ from arrow_format.log.names import entry_path, range_path
 from arrow_format.read.shuffle import open_shuffle
 from arrow_format.storage.open import open_storage
 from arrow_format.streaming.consumption import consume
-from tests.support.hostile import framed
+from tests.support.hostile import forged_frame, framed
 from tests.support.interrupted_storage import dies_after
 from tests.support.small_log import small_segments
 from tests.support.small_shuffles import files_below, numbered, values, write_tasks
@@ -145,11 +145,11 @@ def test_checkpoints_of_numbers_that_are_given_up_go_with_them(path):
     assert values(path) == list(range(135))
 
 
-def test_an_older_log_that_does_not_continue_the_rest_is_given_up(path, tmp_path):
-    other = tmp_path / "other"
-    for number in range(150):
-        write_tasks(other, [[numbered([0], number)]], 5, mode="append" if number else "overwrite")
-    shutil.copy(other / entry_path(150), path / entry_path(150))
+def test_a_newest_entry_that_does_not_continue_the_rest_is_given_up(path):
+    entry = path / entry_path(150)
+    of_another_log = forged_frame(entry.read_bytes(), {"commit_id": "another", "parent": "other"})
+    entry.unlink()
+    entry.write_bytes(of_another_log)
     report = repair_shuffle(path, dry_run=False)
     assert [lost.number for lost in report.given_up] == [150]
     assert values(path) == list(range(149))

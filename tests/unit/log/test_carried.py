@@ -18,6 +18,7 @@ from arrow_format.log.entry import decode_entry, encode_entry
 from arrow_format.log.names import entry_path
 from arrow_format.log.outputs import MapOutputs
 from arrow_format.log.snapshot import Snapshot
+from tests.support.exhaustive import examples
 from tests.support.small_shuffles import FAST
 from tests.unit.log.test_outputs import map_outputs
 
@@ -191,7 +192,7 @@ class TestParts:
         assert all(part is not shuffle for part in shuffle.for_tasks(one_each[:3]))
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200, 200))
 @given(
     map_outputs(), st.lists(st.integers(0, 10), max_size=8, unique=True), st.sampled_from([0, 99])
 )

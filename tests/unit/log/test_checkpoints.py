@@ -46,6 +46,7 @@ from arrow_format.log.transactions import find_transaction
 from arrow_format.model import MapOutput, Position, Transaction
 from arrow_format.read.shuffle import open_shuffle
 from arrow_format.storage.open import ObjectNotFoundError, PosixStorage
+from tests.support.exhaustive import examples
 from tests.support.guarantees import guarantee
 from tests.support.hostile import forged_frame
 from tests.support.log_entries import commit, fence
@@ -112,7 +113,7 @@ def test_versions_are_the_same_with_checkpoints_as_without(path, numbers):
 
 
 @guarantee("checkpoints")
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10, 50), deadline=None)
 @given(
     count=st.integers(1, 30),
     lost=st.sets(st.integers(1, 8)),
@@ -251,10 +252,14 @@ def test_a_job_takes_few_bytes(tmp_path):
     """ADR 8 states the price of remembering: ids are random, and 16 bytes of each stay."""
     log = log_of(tmp_path)
     commit(log)
-    whole = join([commit(log) for _ in range(500)], {})
-    data = encode_entry(with_range(whole, Delta(jobs=made(whole.delta.jobs))))
-    assert 16 * 500 < len(data) < 30 * 500
-    assert made(decode_entry(data).delta.jobs) == made(whole.delta.jobs)
+    commits = [commit(log) for _ in range(150)]
+    sizes = []
+    for count in (50, 150):
+        whole = join(commits[:count], {})
+        data = encode_entry(with_range(whole, Delta(jobs=made(whole.delta.jobs))))
+        assert made(decode_entry(data).delta.jobs) == made(whole.delta.jobs)
+        sizes.append(len(data))
+    assert 16 * 100 < sizes[1] - sizes[0] < 30 * 100
 
 
 def test_a_checkpoint_under_another_number_is_refused(path):

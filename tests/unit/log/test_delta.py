@@ -14,6 +14,7 @@ from arrow_format.errors import CorruptShuffleError
 from arrow_format.log.delta import Delta, compose
 from arrow_format.log.outputs import NO_KEYS, NO_OUTPUTS, MapOutputs, key_of
 from arrow_format.model import MapOutput, PartitionedFile, Position
+from tests.support.exhaustive import examples
 from tests.support.guarantees import guarantee
 
 
@@ -114,7 +115,7 @@ def grouped(data, deltas):
 
 @guarantee("checkpoints")
 @guarantee("partial totals")
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200, 200))
 @given(history=histories(), data=st.data())
 def test_composition_is_associative(history, data):
     if not history.deltas:
@@ -131,7 +132,7 @@ def test_composition_is_associative(history, data):
 
 
 @guarantee("checkpoints")
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200, 200))
 @given(history=histories(), data=st.data())
 def test_a_part_of_a_history_composes_with_what_is_before_it(history, data):
     """As a checkpoint does that does not begin with the log."""

@@ -43,6 +43,7 @@ from arrow_format.storage.open import open_storage
 from arrow_format.streaming import flush_pending as pending_flush
 from arrow_format.streaming.flush_pending import flush_if_due, flush_if_last, is_flush_due
 from connector.cli import main as cli
+from tests.support.exhaustive import examples
 from tests.support.guarantees import guarantee
 from tests.support.logs import PENDING_SCHEMA as SCHEMA
 from tests.support.logs import put, start_job
@@ -499,7 +500,7 @@ def checkpoint(path, place):
 
 
 @guarantee("pending batches")
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25, 100), deadline=None)
 @given(steps=STEPS)
 def test_any_sequence_gives_what_a_plain_model_gives(tmp_path_factory, steps):
     path = tmp_path_factory.mktemp("pending") / "s"

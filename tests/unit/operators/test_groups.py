@@ -16,6 +16,7 @@ from arrow_format import (
     write_shuffle,
 )
 from arrow_format.operators.groups import group_keys, grouped_blocks
+from tests.support.exhaustive import examples
 from tests.support.small_shuffles import FAST
 
 NAN = float("nan")
@@ -42,7 +43,9 @@ def groups_of(path, keys, **how):
     return found
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(40, 200)
+)
 @given(
     rows=st.lists(
         st.tuples(st.sampled_from(KEYS), st.sampled_from([None, "", "a", "b"])), max_size=60

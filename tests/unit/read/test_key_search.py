@@ -52,13 +52,10 @@ def read(monkeypatch):
     return lengths
 
 
-@pytest.mark.parametrize(("gap", "together"), [(0, 256), (0, 5), (3_000, 1), (1 << 20, 256)])
-@pytest.mark.parametrize("columns", [None, ["c5", "k"], ["t", "k"], []])
-def test_a_lookup_is_the_whole_read_filtered(path, gap, together, columns, monkeypatch):
-    monkeypatch.setattr(PosixStorage, "gap_bytes", gap)
-    monkeypatch.setattr(key_search, "LOOKED_AT_CHUNKS", together)
-    shuffle = open_shuffle(path)
-    whole = shuffle.read().read_all()
+@pytest.fixture(scope="module")
+def sought(path):
+    """Keys, and their rows in the order of the whole read."""
+    whole = open_shuffle(path).read().read_all()
     keys = pa.concat_tables(
         [whole.select(["k", "t"]).slice(start, 3) for start in (5, 900, 8_000, 14_000)]
         + [pa.table({"k": [97, -5], "t": [None, "none has it"]}, whole.select(["k", "t"]).schema)]
@@ -66,7 +63,16 @@ def test_a_lookup_is_the_whole_read_filtered(path, gap, together, columns, monke
     wanted = {tuple(row.values()) for row in keys.to_pylist()}
     rows = [i for i, row in enumerate(whole.select(["k", "t"]).to_pylist())
             if tuple(row.values()) in wanted]  # fmt: skip
-    expected = whole.take(rows)
+    return keys, whole.take(rows)
+
+
+@pytest.mark.parametrize(("gap", "together"), [(0, 256), (0, 5), (3_000, 1), (1 << 20, 256)])
+@pytest.mark.parametrize("columns", [None, ["c5", "k"], ["t", "k"], []])
+def test_a_lookup_is_the_whole_read_filtered(path, sought, gap, together, columns, monkeypatch):
+    monkeypatch.setattr(PosixStorage, "gap_bytes", gap)
+    monkeypatch.setattr(key_search, "LOOKED_AT_CHUNKS", together)
+    shuffle = open_shuffle(path)
+    keys, expected = sought
     found = shuffle.lookup(keys, columns=columns).read_all()
     assert found.equals(expected if columns is None else expected.select(columns))
     where = pc.field("c1") < 0.5
