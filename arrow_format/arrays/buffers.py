@@ -5,6 +5,7 @@ PyArrow's own ``to_numpy`` and ``pa.array`` import pandas, which costs each exec
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import DTypeLike, NDArray
 
+
+_MAX_OFFSET = np.iinfo(np.int32).max
 
 MIN_OCTETS = 8
 """Bytes :func:`text_octets` returns at least, so that a whole word can always be read."""
@@ -120,7 +123,9 @@ def _bits(array: pa.Array, buffer: int) -> NDArray[np.uint8]:
     return np.unpackbits(bitmap, count=skip + len(array), bitorder="little")[skip:]
 
 
-_NUMPY_TYPES = {pa.from_numpy_dtype(type_): type_ for type_ in map(np.dtype, "?bhilBHILefd")}
+_BOOLEAN = pa.bool_()
+_ARROW_TYPES = {type_: pa.from_numpy_dtype(type_) for type_ in map(np.dtype, "?bhilBHILefd")}
+_NUMPY_TYPES = {type_: of_numpy for of_numpy, type_ in _ARROW_TYPES.items()}
 
 
 def to_arrow(values: NDArray[Any], mask: NDArray[np.bool_] | None = None) -> pa.Array:
@@ -136,8 +141,9 @@ def to_arrow(values: NDArray[Any], mask: NDArray[np.bool_] | None = None) -> pa.
         if values.dtype == np.bool_
         else pa.py_buffer(np.ascontiguousarray(values))
     )
-    type_ = pa.from_numpy_dtype(values.dtype)
-    return pa.Array.from_buffers(type_, len(values), [validity, data], null_count)
+    return pa.Array.from_buffers(
+        _ARROW_TYPES[values.dtype], len(values), [validity, data], null_count
+    )
 
 
 def to_scalar(value: float, type_: pa.DataType) -> pa.Scalar:
@@ -150,9 +156,9 @@ def to_numpy(array: pa.Array) -> NDArray[Any]:
     if array.null_count:
         msg = f"{array.null_count} of {len(array)} values are null; expected none"
         raise pa.ArrowInvalid(msg)
-    if pa.types.is_boolean(array.type):
+    if array.type == _BOOLEAN:
         return boolean_values(array).view(np.bool_)
-    return fixed_width_values(array, _NUMPY_TYPES[array.type])
+    return np.from_dlpack(array)
 
 
 def text_array(values: Iterable[str]) -> pa.StringArray:
@@ -176,11 +182,11 @@ def list_array(lengths: Iterable[int], items: pa.Array, type_: pa.DataType) -> p
 
 def offsets_of(lengths: Iterable[int]) -> pa.Int32Array:
     """Return where values of these lengths begin, and the last one ends."""
-    ends = np.cumsum([0, *lengths], dtype=np.int64)
-    if ends[-1] > np.iinfo(np.int32).max:
+    ends = [*accumulate(lengths, initial=0)]
+    if ends[-1] > _MAX_OFFSET:
         msg = f"{ends[-1]} bytes or items are more than an array holds"
         raise pa.ArrowCapacityError(msg)
-    return to_arrow(ends.astype(np.int32))
+    return to_arrow(np.array(ends, np.int32))
 
 
 def no_rows(type_: pa.DataType) -> pa.Array:
