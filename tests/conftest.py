@@ -5,11 +5,12 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
 
+from tests.one_jvm import OneJvm
 from tests.support.azure_server import azure
 from tests.support.exhaustive import choose, examples
 from tests.support.gcs_server import gs
@@ -56,6 +57,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Mark what needs a JVM; leave out what only a night tries."""
     mark_spark(items)
     choose(config, items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneJvm | None:
+    """Let one worker run all that needs a JVM, where each runs whole files."""
+    return OneJvm(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
+from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
@@ -566,6 +567,7 @@ def guarantee(*names: str) -> Callable[[Test], Test]:
     return mark
 
 
+@cache
 def marked_tests(root: Path) -> dict[str, list[str]]:
     """Return the marked tests of every guarantee, as ``path::test``, read from their source.
 

@@ -56,11 +56,19 @@ SCHEMA = StructType().add("v", LongType())
 ALL = ReadAllAvailable()
 
 
-@pytest.fixture
-def path(tmp_path):
+@pytest.fixture(scope="module")
+def five(tmp_path_factory):
     """Five versions of five rows each."""
+    made = tmp_path_factory.mktemp("made")
     for start in range(0, 50, 10):
-        add(tmp_path, start)
+        add(made, start)
+    return made
+
+
+@pytest.fixture
+def path(five, tmp_path):
+    """A copy of them."""
+    shutil.copytree(five, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
 
