@@ -10,7 +10,8 @@ how, by one of these:
   :func:`times` of what it repeats, :func:`examples` of what hypothesis makes;
 - ``@nightly`` where a test without this mark has one case of the same behaviour.
 
-Of that, ``TURN`` leaves one case in four, and of those through Spark one in eight (:data:`TURNS`).
+Of that, ``TURN`` leaves one case in four, of scenarios of the simulation and of tests through Spark
+one in eight (:data:`TURNS`).
 ``make`` takes the turn from the commit, so that it is always tested in the same way, and commits
 that follow each other in all. Each unit test keeps a case, and each in :data:`DEAR` that proves a
 guarantee. A module marked ``together``, whose tests look at what one long program did, has them all
@@ -42,9 +43,8 @@ DEAR = ("tests/conformance/", "tests/property/", "tests/simulation/")
 """Directories of tests of which some are left out at a turn: histories and interleavings."""
 
 TURNS = {
-    **dict.fromkeys(("tests/unit/", *DEAR), 4),
-    "tests/compat/test_damaged_kit.py": 4,
-    "integration/": 8,
+    **dict.fromkeys(("tests/unit/", *DEAR, "tests/compat/test_damaged_kit.py"), 4),
+    **dict.fromkeys(("tests/simulation/", "integration/"), 8),
 }
 """After how many turns all cases of a directory have been run. Golden files take none, but for
 their random damages."""
