@@ -88,6 +88,8 @@ class PartTable:
         A whole index has a part for each block and region: to join them as :class:`Region` takes
         ten times as long.
         """
+        if len(rows) == 1:
+            return [self.at(int(rows[0]))]
         parts = rows[np.lexsort((self.first_row[rows], self.region[rows]))]
         is_broadcast = self.kind[parts] == RegionKind.BROADCAST
         is_same = np.append(False, np.diff(self.region[parts]) == 0)

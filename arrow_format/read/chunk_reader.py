@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import zlib
 from contextlib import contextmanager
 from itertools import groupby, pairwise, repeat
 from operator import attrgetter
@@ -17,10 +16,10 @@ from arrow_format.format.chunk_table import Encoding
 from arrow_format.read.buffer_pool import ReadBufferPool
 from arrow_format.read.partitioned_file import IndexPart
 from arrow_format.read.plan import ChunkRead, plan_chunks, with_places
-from arrow_format.read.scheduler import ADVICE, ReadScheduler
+from arrow_format.read.scheduler import ADVICE, TOGETHER_BYTES, ReadScheduler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -194,40 +193,6 @@ class ChunkReader:
         left = self.rows_left(chunk)
         return chunk.end_row - chunk.first_row if left is None else len(left)
 
-    def check(
-        self,
-        *,
-        is_copy: Callable[[ChunkRead], bool] = lambda _: False,
-        on_rows: Callable[[ChunkRead, pa.RecordBatch], None] | None = None,
-    ) -> None:
-        """Read the whole data file, the bytes between its chunks included, and verify it.
-
-        A chunk that ``is_copy`` of one that was verified is not decoded: its CRC suffices. Others
-        are given to ``on_rows``, in file order.
-        """
-        index = self.index
-        data_bytes = index.file.data_bytes
-        stat = self.storage.stat(self.path)
-        if stat is None or stat.num_bytes != data_bytes:
-            actual = "is not there" if stat is None else f"has {stat.num_bytes} bytes"
-            msg = f"{self._file()}: {actual}, expected {data_bytes} bytes. {ADVICE}"
-            raise CorruptShuffleError(msg)
-        for chunk, stored in self.fetched(self.plan(0, len(index.regions))):
-            if is_copy(chunk):
-                self.encoded(chunk, stored)
-                continue
-            batch = self.decode(chunk, stored)
-            if on_rows is not None:
-                on_rows(chunk, batch)
-        crc32 = 0
-        for gap in self.storage.get_ranges(self.path, list(_gaps(index))):
-            crc32 = zlib.crc32(gap, crc32)
-        if crc32 != index.metadata.frame_crc32:
-            msg = (
-                f"{self._file()}: header, padding or footer differ from what was written. {ADVICE}"
-            )
-            raise CorruptShuffleError(msg)
-
     def plan(
         self, first_region: int, end_region: int, first: int = 0, end: int | None = None
     ) -> Iterator[ChunkRead]:
@@ -245,30 +210,22 @@ class ChunkReader:
 
     def fetched(self, plan: Iterable[ChunkRead]) -> Iterator[tuple[ChunkRead, pa.Buffer]]:
         """Yield the chunks of a plan in its order, with their stored bytes, not verified."""
-        pool = ReadBufferPool(self._read_ahead_bytes)
-        yield from ReadScheduler(pool, read_ahead=False).fetch(self, plan)
+        scheduler = ReadScheduler(ReadBufferPool(self._read_ahead_bytes), read_ahead=False)
+        if self.storage.max_requests > 1 or self._read_ahead_bytes < TOGETHER_BYTES:
+            yield from scheduler.fetch(self, plan)
+            return
+        for _, chunk, stored in scheduler.straight([(self, plan)]):
+            yield chunk, stored
 
     def _task(self) -> str:
         return f"map task {self.index.metadata.map_task}, attempt {self.index.metadata.attempt}"
 
-    def _file(self) -> str:
+    @property
+    def file(self) -> str:
+        """Its file, map task and attempt, for a message."""
         return f"{self.storage.root}/{self.path} ({self._task()})"
 
     def where(self, chunk: ChunkRead) -> str:
         """Return the file, map task, region and chunk for a message."""
-        where = f"{self._file()}, region {chunk.region}, chunk {chunk.chunk} at byte {chunk.offset}"
+        where = f"{self.file}, region {chunk.region}, chunk {chunk.chunk} at byte {chunk.offset}"
         return f"{where}, wanted for {self._wanted}" if self._wanted else where
-
-
-def _gaps(index: PartitionedFileReader | IndexPart | UnfinishedFile) -> Iterator[tuple[int, int]]:
-    """Ranges ``(offset, length)`` of a data file that belong to no chunk, in file order."""
-    end = 0
-    for region in index.regions:
-        for offset, length in zip(
-            region.chunks.offset.tolist(), region.chunks.length.tolist(), strict=True
-        ):
-            if offset > end:
-                yield end, offset - end
-            end = offset + length
-    if index.file.data_bytes > end:
-        yield end, index.file.data_bytes - end

@@ -83,23 +83,21 @@ class Tested:
 
 
 def read_rows(
-    source: ChunkReader,
-    first_region: int,
-    end_region: int,
+    regions: Iterable[tuple[ChunkReader, int, int]],
     first: int,
     end: int,
     *,
     most_bytes: int = MAX_RUN_BYTES,
 ) -> Iterator[tuple[pa.RecordBatch, Int32Array]]:
-    """Yield the rows of subpartitions ``[first, end)`` from adjacent regions, in file order.
+    """Yield the rows of subpartitions ``[first, end)`` from regions ``[first, end)`` of files.
 
-    Each item is the rows of some chunks, of ``most_bytes`` if they are several, and the
-    subpartition of each row.
+    In the order of files and in these. Each item is the rows of some chunks, of ``most_bytes`` if
+    they are several, and the subpartition of each row.
     """
-    plan = source.plan(first_region, end_region, first, end)
     chunks = (
         FetchedChunk(source, chunk, source.to_decode(chunk, stored))
-        for chunk, stored in source.fetched(plan)
+        for source, first_region, end_region in regions
+        for chunk, stored in source.fetched(source.plan(first_region, end_region, first, end))
     )
     for run in in_runs(chunks, most_bytes):
         found = decoded_rows(run, first, end)

@@ -17,6 +17,7 @@ from arrow_format.read.chunk_reader import ChunkReader
 from arrow_format.read.placement_check import PlacementCheck, placement_check
 from arrow_format.read.statistics_check import StatisticsCheck
 from arrow_format.read.totals import totals_of
+from arrow_format.read.whole_file import check_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -158,7 +159,7 @@ def _check_file(
             except CorruptShuffleError as error:
                 elsewhere.append(error)
 
-    chunks.check(on_rows=check_rows)
+    check_file(chunks, on_rows=check_rows)
     statistics.finish()
     if elsewhere:
         raise elsewhere[0]

@@ -145,7 +145,7 @@ class SpilledRows:
                 wanted="rows that were spilled",
             )
             regions = 0, len(file.regions)
-            for batch, _ in read_rows(chunks, *regions, first, end, most_bytes=ONE_CHUNK):
+            for batch, _ in read_rows([(chunks, *regions)], first, end, most_bytes=ONE_CHUNK):
                 yield batch
 
     def remove(self) -> None:

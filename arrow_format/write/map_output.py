@@ -21,6 +21,7 @@ from arrow_format.format.totals import subpartition_totals
 from arrow_format.model import MapOutput, MapStatus, PartitionedFile, PartitionedFileMetadata
 from arrow_format.read.chunk_reader import ChunkReader
 from arrow_format.read.partitioned_file import PartitionedFileReader
+from arrow_format.read.whole_file import check_file
 from arrow_format.storage.local_dirs import WriteRoots, first_root
 from arrow_format.storage.open import ObjectNotFoundError
 from arrow_format.write.merge_policy import MergePolicy
@@ -261,7 +262,7 @@ class MapOutputWriter:
                 if len(inputs) < len(self._files):
                     raise
                 for index in inputs:
-                    ChunkReader(index, ChunkDecoder(self._metadata.data_schema)).check()
+                    check_file(ChunkReader(index, ChunkDecoder(self._metadata.data_schema)))
                 self._counters.failed_rewrites += 1
                 return
         files, self._files = self._files, [merged.file]

@@ -18,6 +18,7 @@ from arrow_format.format.chunk_codec import ChunkDecoder
 from arrow_format.format.evolved_chunks import ChunkDecoders
 from arrow_format.format.totals import arrow_bytes
 from arrow_format.read.chunk_reader import ChunkReader
+from arrow_format.read.whole_file import check_file
 from arrow_format.write.clustering import Clustering
 from arrow_format.write.partitioned_file import StoredPart
 
@@ -212,6 +213,8 @@ def check_written(
     anything differs from what was written.
     """
     contents = chunk_contents(written)
-    ChunkReader(written, ChunkDecoder(schema)).check(
-        is_copy=lambda chunk: contents[chunk.region, chunk.chunk] in copied, on_rows=on_rows
+    check_file(
+        ChunkReader(written, ChunkDecoder(schema)),
+        is_copy=lambda chunk: contents[chunk.region, chunk.chunk] in copied,
+        on_rows=on_rows,
     )

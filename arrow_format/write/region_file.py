@@ -16,6 +16,7 @@ from arrow_format.format.chunk_codec import ChunkDecoder
 from arrow_format.format.regions import RegionKind
 from arrow_format.read.chunk_reader import ChunkReader
 from arrow_format.read.partitioned_file import PartitionedFileReader
+from arrow_format.read.whole_file import check_file
 from arrow_format.storage.open import ObjectNotFoundError
 from arrow_format.write.clustering import SPLIT_CHUNK_BYTES, Clustering, cluster
 from arrow_format.write.partitioned_file import INDEX_RESERVE_BYTES, PartitionedFileWriter
@@ -149,7 +150,7 @@ def read_back(
     """Return the index of a new file, which is read whole; it is removed where that fails."""
     try:
         written = PartitionedFileReader(storage, file)
-        ChunkReader(written, ChunkDecoder(schema)).check()
+        check_file(ChunkReader(written, ChunkDecoder(schema)))
     except BaseException:
         # No log entry names a file that stays here; the first error is the one to raise.
         with contextlib.suppress(StorageError):

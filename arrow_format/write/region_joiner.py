@@ -8,7 +8,6 @@ streamed. Source: FLIP-148, ``PartitionedFileMerger``.
 from __future__ import annotations
 
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -118,10 +117,9 @@ class RegionJoiner:
     def _ordered(self, first: int, end: int) -> list[Part]:
         """Return the rows of a range as one part; no part when they do not fit into memory."""
         buffer = self._buffer()
-        for piece in self._slices:
-            for batch, ids in read_rows(self._reader(piece), piece.first, piece.end, first, end):
-                if not buffer.append(batch, ids):
-                    return []
+        for batch, ids in read_rows(self._all_regions(), first, end):
+            if not buffer.append(batch, ids):
+                return []
         buffer.finish()
         region = buffer.take_region(self._first_subpartition)
         return [(region.batch, region.clustering)]
@@ -138,19 +136,19 @@ class RegionJoiner:
         sort_by, of_one = self._metadata.sort_by, (subpartition, subpartition + 1)
         read = partial(read_rows, most_bytes=ONE_CHUNK)
         if not sort_by:
-            rows = (
-                read(self._reader(piece), piece.first, piece.end, *of_one) for piece in self._slices
-            )
-            return _batches(chain.from_iterable(rows))
+            return _batches(read(self._all_regions(), *of_one))
         ahead = min(self._budget_bytes // len(self._regions), READ_AHEAD_BYTES)
         return merge_sorted(
             [
-                _batches(read(self._reader(piece, ahead), i, i + 1, *of_one))
+                _batches(read([(self._reader(piece, ahead), i, i + 1)], *of_one))
                 for piece in self._slices
                 for i in range(piece.first, piece.end)
             ],
             sort_by,
         )
+
+    def _all_regions(self) -> Iterator[tuple[ChunkReader, int, int]]:
+        return ((self._reader(piece), piece.first, piece.end) for piece in self._slices)
 
     def _reader(self, piece: RegionSlice, ahead_bytes: int = READ_AHEAD_BYTES) -> ChunkReader:
         index = self._inputs[piece.source]
