@@ -1,7 +1,8 @@
 """Reading without an order on one core, against what reads the same rows from Parquet.
 
 Each round is a fresh process that has read before. Nobody looks at the batches, but their keys are
-summed: all must find the same. Processor time.
+summed: all must find the same. Processor time, and the memory of the first read. Needs Linux, whose
+``/proc`` shows the latter.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from arrow_format import open_shuffle
+from arrow_format import ReadOptions, open_shuffle
 from integration.bench import targets
 from integration.bench.child import run_in_child, timed
 from integration.bench.count import write_both
 from integration.bench.inputs import KEY, ipc_stream
-from integration.bench.results import Part, cpu_line
+from integration.bench.results import Part, amount_line, cpu_line
+from tests.support.memory import forget_peak, resident_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -32,15 +34,18 @@ UNORDERED, ORDERED = "unordered", "ordered"
 POLARS, POLARS_TO_ARROW, PYARROW = "Polars", "Polars, as Arrow", "PyArrow"
 LABELS = (UNORDERED, ORDERED, POLARS, POLARS_TO_ARROW, PYARROW)
 ALL = ", all"
+MIB = 1 << 20
 
 
 def read(path: str, label: str, columns: list[str] | None) -> dict[str, Any]:
     """Read in one way of :data:`LABELS`, one time before the clock starts."""
     reads = _ways(path, columns)[label]
+    before = forget_peak()
     for _ in range(2):
         with timed() as answer:
             num_rows, total = reads()
-    return {**answer, "num_rows": num_rows, "counters": {"sum": total}}
+    counters = {"sum": total, "peak_bytes": resident_bytes() - before}
+    return {**answer, "num_rows": num_rows, "counters": counters}
 
 
 def _ways(path: str, columns: list[str] | None) -> dict[str, Callable[[], tuple[int, int]]]:
@@ -113,4 +118,12 @@ def run(settings: Settings) -> Part:
             (UNORDERED + ALL, ORDERED + ALL, None),
         ]
         part.lines += [cpu_line(case, timings, *pair) for pair in pairs]
+        promised = ReadOptions().memory_bytes / MIB
+        for label, timing in timings.items():
+            taken = label, timing.counters["peak_bytes"] / MIB
+            is_ours = label.startswith((UNORDERED, ORDERED))
+            target = targets.WITHIN_LIMIT if is_ours else None
+            what = "peak memory, promised = 1"
+            line = amount_line(case, what, taken, ("memory_bytes", promised), "MiB", target)
+            part.lines.append(line)
     return part
