@@ -143,8 +143,8 @@ KEY_AGAINST_PARQUET = Target(at_least=10)
 """Speed of reading the rows of one key, against ``pyarrow.dataset`` on the same files."""
 
 WITHIN_LIMIT = Target(at_most=1)
-"""Peak RSS, against base + 1.25 x sort buffer + 64 MiB + the largest batch; open files; memory that a
-read takes, against what its options promise."""
+"""Peak RSS, against base + 1.25 x sort buffer + 64 MiB + the largest batch; open files; memory
+that a read takes, against what its options promise."""
 
 MAX_OPEN_FILES = 15
 """Files a map task may have open at the same time."""
