@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from arrow_format.arrays.selection import ranges
-from arrow_format.format.chunk_table import FRAME_BYTES
-from arrow_format.format.regions import PrefixSums, Region, RegionKind, joined_parts
+from arrow_format.errors import CorruptShuffleError
+from arrow_format.format.chunk_table import FRAME_BYTES, ChunkTable
+from arrow_format.format.regions import PrefixSums, Region, RegionKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
 
-    from arrow_format.format.chunk_table import ChunkTable
     from arrow_format.model import Int64Array
 
 
@@ -82,15 +82,45 @@ class PartTable:
             int(self.first_row[part]),
         )
 
-    def joined(self, rows: Int64Array) -> list[Region]:
-        """Return some parts of one file as :func:`~arrow_format.format.regions.joined_parts` does.
+    def between(self, first: int, end: int) -> PartTable:
+        """Return adjacent parts, which share the memory of all."""
+        begin, stop = self.edges[first], self.edges[end]
+        first_chunk, end_chunk = self.chunk_edges[first], self.chunk_edges[end]
+        of_parts: dict[str, Any] = {name: getattr(self, name)[first:end] for name in _OF_PARTS}
+        return PartTable(
+            **of_parts,
+            edges=self.edges[first : end + 1] - begin,
+            gaps=PrefixSums(self.gaps.values[begin:stop]),
+            rows=PrefixSums(self.rows.values[begin:stop]),
+            chunks=self.chunks.between(int(first_chunk), int(end_chunk)),
+            chunk_edges=self.chunk_edges[first : end + 1] - first_chunk,
+        )
 
-        A whole index has a part for each block and region: to join them as :class:`Region` takes
-        ten times as long.
+    @staticmethod
+    def together(tables: Sequence[PartTable]) -> PartTable:
+        """Return the parts of tables of one file, one behind the other."""
+        if len(tables) == 1:
+            return tables[0]
+        of_parts: dict[str, Any] = {
+            name: np.concatenate([getattr(each, name) for each in tables]) for name in _OF_PARTS
+        }
+        return PartTable(
+            **of_parts,
+            edges=_edges([each.edges for each in tables]),
+            gaps=PrefixSums(np.concatenate([each.gaps.values for each in tables])),
+            rows=PrefixSums(np.concatenate([each.rows.values for each in tables])),
+            chunks=ChunkTable.joined([each.chunks for each in tables]),
+            chunk_edges=_edges([each.chunk_edges for each in tables]),
+        )
+
+    def joined(self) -> list[Region]:
+        """Return parts of one file, by region and first row, joined where one goes on in the next.
+
+        A chunk at the border of two blocks, which both have, is in the joined part once. So is a
+        broadcast region that several blocks have. Raises CorruptShuffleError where two blocks
+        describe a chunk otherwise.
         """
-        if len(rows) == 1:
-            return [self.at(int(rows[0]))]
-        parts = rows[np.lexsort((self.first_row[rows], self.region[rows]))]
+        parts = np.lexsort((self.first_row, self.region))
         is_broadcast = self.kind[parts] == RegionKind.BROADCAST
         is_same = np.append(False, np.diff(self.region[parts]) == 0)
         # Each block has all of a broadcast region.
@@ -108,10 +138,7 @@ class PartTable:
         goes_on = self._go_on(parts, first, last)
         later, run = np.flatnonzero(goes_on), np.flatnonzero(~goes_on)
         gaps[starts[later]] = first[later] - last[later - 1]
-        known = self._chunks_of(parts, later, run)
-        if known is None:
-            return joined_parts(map(self.at, rows.tolist()))  # says which chunk it is
-        chunks, chunk_edges = known
+        chunks, chunk_edges = self._chunks_of(parts, later, run)
         list_edges = np.append(starts[run], len(listed)).tolist()
         list_rows, num_rows = self.rows.values[listed], np.add.reduceat(self.num_rows[parts], run)
         each = zip(parts[run].tolist(), pairwise(list_edges), pairwise(chunk_edges), strict=True)
@@ -144,10 +171,9 @@ class PartTable:
 
     def _chunks_of(
         self, parts: Int64Array, later: Int64Array, run: Int64Array
-    ) -> tuple[ChunkTable, list[int]] | None:
+    ) -> tuple[ChunkTable, list[int]]:
         """Return the chunks of parts that are joined, and the edges of each joined one.
 
-        None where two parts have the same chunk and say otherwise of it.
         Those at positions ``later`` are joined with the one before, those of ``run`` are not.
         """
         begins = self.chunk_edges[parts]
@@ -163,7 +189,14 @@ class PartTable:
         if len(again):
             before, after = (self.chunks.at(rows[at], first_row[at]) for at in (again - 1, again))
             if not before.equals(after):
-                return None
+                ones = [np.array([at]) for at in range(len(again))]
+                pairs = ((before.at(at, first_row[at]), after.at(at, first_row[at])) for at in ones)
+                place = next(int(one.offset[0]) for one, two in pairs if not one.equals(two))
+                msg = (
+                    "blocks of the index contradict each other about the chunk at byte "
+                    f"{place} of the data file"
+                )
+                raise CorruptShuffleError(msg)
         edges = np.append(0, is_there.cumsum())[np.append(starts[run], len(rows))]
         return self.chunks.at(rows[is_there], first_row[is_there]), edges.tolist()
 
@@ -210,3 +243,12 @@ class PartTable:
             np.minimum(to_row[part] - starts, table.num_rows[row]),
             row,
         )
+
+
+_OF_PARTS = "region", "kind", "first_row", "num_rows", "first_subpartition", "goes_on"
+"""Fields of a table with one value for each part."""
+
+
+def _edges(tables: Sequence[Int64Array]) -> Int64Array:
+    """Return the edges of lists that come one behind the other."""
+    return np.append(0, np.concatenate([np.diff(edges) for edges in tables]).cumsum())

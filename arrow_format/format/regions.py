@@ -9,17 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from arrow_format.arrays.extents import Extents
-from arrow_format.errors import CorruptShuffleError
 from arrow_format.format.chunk_table import ChunkTable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -351,67 +349,6 @@ def folded_parts(part: Region, num_subpartitions: int) -> Iterator[Region]:
             part.number,
             part.first_row + start,
         )
-
-
-def joined_parts(parts: Iterable[Region]) -> list[Region]:
-    """Return parts of some blocks, by region and first row, joined where one goes on in the next.
-
-    A chunk at the border of two blocks, which both have, is in the joined part once. So is a
-    broadcast region that several blocks have. Raises CorruptShuffleError where two blocks describe
-    a chunk otherwise.
-    """
-    runs: list[list[Region]] = []
-    for part in sorted(parts, key=attrgetter("number", "first_row")):
-        last = runs[-1][-1] if runs else None
-        if last is None or last.number != part.number:
-            runs.append([part])
-        elif part.kind is RegionKind.BROADCAST and last.kind is part.kind:
-            continue
-        elif _goes_on(last, part):
-            runs[-1].append(part)
-        else:
-            runs.append([part])
-    return [_joined(run) for run in runs]
-
-
-def _goes_on(before: Region, after: Region) -> bool:
-    return (
-        before.kind is after.kind
-        and before.rank_gaps is not None
-        and after.rank_gaps is not None
-        and before.first_row + before.num_rows == after.first_row
-        and before.first_subpartition + before.rank_gaps.total
-        < after.first_subpartition + int(after.rank_gaps.values[0])
-    )
-
-
-def _joined(run: Sequence[Region]) -> Region:
-    first = run[0]
-    if len(run) == 1:
-        return first
-    tables = [first.chunks]
-    for part in run[1:]:
-        before = first.first_row - part.first_row
-        last = tables[-1].between(len(tables[-1]) - 1, len(tables[-1]))
-        shared = int(part.chunks.offset[0] == last.offset[0])
-        if shared and not last.equals(part.chunks.between(0, 1, before)):
-            place = f"byte {part.chunks.offset[0]} of the data file"
-            msg = f"blocks of the index contradict each other about the chunk at {place}"
-            raise CorruptShuffleError(msg)
-        if shared < len(part.chunks):
-            tables.append(part.chunks.between(shared, len(part.chunks), before))
-    ids = np.concatenate([part.subpartitions for part in run])
-    rows = np.concatenate([part.rank_rows.values for part in run])
-    return Region(
-        first.kind,
-        sum(part.num_rows for part in run),
-        first.first_subpartition,
-        PrefixSums.of(np.diff(ids, prepend=first.first_subpartition - 1)),
-        PrefixSums.of(rows),
-        ChunkTable.joined(tables),
-        first.number,
-        first.first_row,
-    )
 
 
 def whole_region(parts: Sequence[Region], num_subpartitions: int) -> Region | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -27,7 +27,8 @@ from arrow_format.format.index_file import (
     whole_regions,
 )
 from arrow_format.format.masks import RowMask, masked_subpartitions
-from arrow_format.format.regions import Region, RegionKind, folded_parts, joined_parts
+from arrow_format.format.part_table import PartTable
+from arrow_format.format.regions import Region, RegionKind, folded_parts
 from arrow_format.format.statistics import ColumnStatistics
 from arrow_format.format.statistics_section import decode_section
 from arrow_format.format.totals import subpartition_totals
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from arrow_format.format.part_table import PartTable
     from arrow_format.model import Int64Array, PartitionedFile, PartitionedFileMetadata
     from arrow_format.options import Codec
     from arrow_format.storage.open import Storage
@@ -88,13 +88,20 @@ class _Block(NamedTuple):
 
 
 def _joined_blocks(blocks: Iterable[_Block]) -> list[Region]:
-    """Return the parts of blocks, joined: first those that were decoded together."""
-    rows_of: dict[int, tuple[PartTable, list[range]]] = {}
+    """Return the parts of blocks, joined."""
+    found: list[tuple[PartTable, range]] = []
     for block in blocks:
-        if block.table is not None and block.rows:
-            rows_of.setdefault(id(block.table), (block.table, []))[1].append(block.rows)
-    found = [table.joined(np.concatenate(rows)) for table, rows in rows_of.values()]
-    return found[0] if len(found) == 1 else joined_parts(chain.from_iterable(found))
+        rows = block.rows
+        if block.table is None or not rows:
+            continue
+        if found and found[-1][0] is block.table and found[-1][1].stop == rows.start:
+            rows = range(found.pop()[1].start, rows.stop)
+        found.append((block.table, rows))
+    if len(found) == 1 and len(found[0][1]) == 1:  # as of each of many small files
+        ((table, rows),) = found
+        return [table.at(rows.start)]
+    tables = [table.between(rows.start, rows.stop) for table, rows in found]
+    return PartTable.together(tables).joined() if tables else []
 
 
 class _Held(NamedTuple):

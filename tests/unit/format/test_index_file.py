@@ -26,6 +26,7 @@ from arrow_format.format.index_file import (
     encode_index,
     whole_regions,
 )
+from arrow_format.format.part_table import PartTable
 from arrow_format.format.regions import PrefixSums, Region, RegionKind, region_of
 from arrow_format.read.partitioned_file import decode_fetched
 from arrow_format.read.plan import plan_chunks, plan_ranges, plan_together
@@ -239,8 +240,8 @@ def test_blocks_of_several_files_are_decoded_and_planned_as_those_of_each(cases,
 def test_a_broadcast_region_that_several_blocks_have_is_there_once():
     broadcast = region([], num_rows=6, kind=RegionKind.BROADCAST, table=[(0, 48, 3, 10, 1, 5)])
     part = part_of(encode_index(METADATA, [broadcast]))
-    table, rows = part.in_table
-    (found,) = table.joined(np.array([*rows, *rows]))
+    table, _ = part.in_table
+    (found,) = PartTable.together([table, table]).joined()
     assert (found.kind, found.num_rows, len(found.chunks)) == (RegionKind.BROADCAST, 6, 1)
 
 
