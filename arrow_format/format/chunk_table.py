@@ -37,7 +37,7 @@ FRAMES = int(Encoding.FRAMES)
 """As a plain integer: Python 3.11 finds a member of an enumeration by a function in Python."""
 
 
-MANY_CHUNKS = 16
+MANY_CHUNKS = 24
 """Of so many chunks arrays find the places of columns faster than a loop over plain integers."""
 
 FRAME_BYTES = 12

@@ -237,6 +237,9 @@ def with_places(chunk: ChunkRead, places: ChunkPlaces, max_gap_bytes: int) -> Ch
     It is wanted whole where no gap between them, nor before and behind, is more than
     ``max_gap_bytes``: to cut it into its frames would gain nothing.
     """
+    unwanted = chunk.length - sum([frame.length for frame in places.frames])
+    if (places.frames and unwanted <= max_gap_bytes) or places.encoding != FRAMES:
+        return chunk._replace(pieces=None, places=places)
     pieces: list[tuple[int, int]] = []
     fetched: list[FramePlace] = []
     num_bytes = end = most = 0
@@ -249,8 +252,7 @@ def with_places(chunk: ChunkRead, places: ChunkPlaces, max_gap_bytes: int) -> Ch
         else:
             pieces[-1] = (pieces[-1][0], pieces[-1][1] + length)
         end = start + length
-    is_near = pieces and max(most, chunk.length - end) <= max_gap_bytes
-    if is_near or places.encoding != FRAMES:
+    if pieces and max(most, chunk.length - end) <= max_gap_bytes:
         return chunk._replace(pieces=None, places=places)
     return chunk._replace(pieces=tuple(pieces), places=places._replace(frames=fetched))
 
