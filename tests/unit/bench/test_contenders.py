@@ -7,6 +7,9 @@ import pytest
 from integration.bench import count, read, threads
 from integration.bench.buffer import BUFFERED, COUNTED, HELD_ROWS, LABELS, measure_once, updates_of
 from integration.bench.engine import CONTENDERS, write_once
+from tests.support.exhaustive import nightly
+
+pytestmark = nightly  # most of it is how DuckDB, Polars and PyArrow read and write
 
 
 @pytest.fixture

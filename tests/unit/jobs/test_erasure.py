@@ -165,18 +165,18 @@ def test_an_undone_deletion_is_never_gone(path, tagged, by):
 
 def test_rows_that_come_back_and_go_by_versions(path):
     """What a merge or another deletion makes of files that hold the rows holds them too."""
-    with small_segments(segment=64, interval=4):
+    with small_segments(segment=32, interval=4):
         receipt = delete_rows(path, {"k": [2]}, options=PLAIN)
         undone = rollback_shuffle(path, 2, undo_deletions=True).version
-        for key in range(10, 30):
+        for key in range(10, 20):
             write(path, [key])
         merged = merge_shuffle(path, policy=ALL).version
         other = delete_rows(path, {"k": [3]}, options=PLAIN)
-        for key in range(30, 50):
+        for key in range(30, 40):
             write(path, [key])
         last = log_of(path).view().state.version
         write(path, [60], mode="overwrite")
-        for key in range(70, 90):
+        for key in range(70, 80):
             write(path, [key])
         assert erasure_status(path, receipt).versions == ((1, 2), (undone, last))
         back = rollback_shuffle(path, other.version).version
@@ -310,15 +310,15 @@ def test_the_question_reads_as_much_of_a_long_log_as_of_a_short_one(path, undone
     if undone:
         rollback_shuffle(path, 2, undo_deletions=True)
     reads = []
-    with small_segments(segment=64, interval=4):
-        for start, end in ((10, 30), (30, 110)):
+    with small_segments(segment=32, interval=4):
+        for start, end in ((10, 20), (20, 60)):
             for key in range(start, end):
                 write(path, [key])
             storage = RecordingStorage(path)
             versions = erasure_status(storage, receipt).versions
             assert versions[0] == (1, 2)
             reads.append(len(storage.others))
-    assert reads[1] < reads[0] + 40, reads
+    assert reads[1] < reads[0] + 20, reads
 
 
 # Bounds and statistics in the log -----------------------------------------------------------------

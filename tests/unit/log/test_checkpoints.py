@@ -160,15 +160,15 @@ def test_pieces_cover_the_log_whichever_checkpoints_there_are(
 def test_few_files_hold_a_long_log(tmp_path):
     with small_segments(segment=32, interval=4):
         log = log_of(tmp_path)
-        for _ in range(250):
+        for _ in range(122):
             commit(log)
         storage = RecordingStorage(str(tmp_path))
         snapshot = CommitLog(storage).snapshot()
-        assert (snapshot.version, snapshot.num_rows) == (250, 250)
+        assert (snapshot.version, snapshot.num_rows) == (122, 122)
         entries = [name for name in storage.others if name.endswith(".entry")]
         checkpoints = [name for name in storage.others if name.endswith(".range")]
         assert len(entries) <= 3
-        assert len(checkpoints) == (248).bit_count()
+        assert len(checkpoints) == (120).bit_count()
 
 
 def test_a_commit_puts_a_checkpoint_now_and_then(tmp_path):

@@ -190,7 +190,7 @@ def test_consumers_themselves_remove_what_they_have_consumed(tmp_path):
     write(path, 0, result_type="PIPELINED")
     assert take(path, "a") == [0]
     most = 0
-    for value in range(1, 60):
+    for value in range(1, 45):
         write(path, value)
         assert take(path, "a") == [value]
         most = max(most, sum(name.startswith("map_outputs") for name in files_below(path)))
