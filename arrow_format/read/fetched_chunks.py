@@ -89,10 +89,11 @@ def read_rows(
     *,
     most_bytes: int = MAX_RUN_BYTES,
 ) -> Iterator[tuple[pa.RecordBatch, Int32Array]]:
-    """Yield the rows of subpartitions ``[first, end)`` from regions ``[first, end)`` of files.
+    """Yield the rows of subpartitions ``[first, end)`` of some files, in their order.
 
-    In the order of files and in these. Each item is the rows of some chunks, of ``most_bytes`` if
-    they are several, and the subpartition of each row.
+    ``regions`` are the reader of each file, and the first and the end of its regions. Each item is
+    the rows of some chunks, of ``most_bytes`` if they are several, and the subpartition of each
+    row.
     """
     chunks = (
         FetchedChunk(source, chunk, source.to_decode(chunk, stored))
