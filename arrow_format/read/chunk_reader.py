@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
-from itertools import groupby, pairwise, repeat
+from itertools import groupby, islice, pairwise, repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
 from arrow_format.format.chunk_codec import EncodedChunk, StoredChunk, check_frame
-from arrow_format.format.chunk_table import Encoding
+from arrow_format.format.chunk_table import MANY_CHUNKS, Encoding
 from arrow_format.read.buffer_pool import ReadBufferPool
 from arrow_format.read.partitioned_file import IndexPart
 from arrow_format.read.plan import ChunkRead, plan_chunks, with_places
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from arrow_format.read.partitioned_file import PartitionedFileReader, UnfinishedFile
 
 READ_AHEAD_BYTES = 8 << 20
+
+PLACES_TOGETHER = 1 << 13
+"""Columns of chunks whose places are looked up at a time: each takes 350 bytes, until its chunk was
+decoded, and a file of any size may be planned at once."""
 
 
 class ChunkReader:
@@ -143,11 +147,12 @@ class ChunkReader:
         columns = self._fetched = [*columns, *(i for i in also if i not in columns)]
         is_whole = len(columns) == len(self.decoder.stored)
         gap_bytes = sys.maxsize if is_whole else self.storage.gap_bytes
+        most = max(PLACES_TOGETHER // max(len(columns), 1), MANY_CHUNKS)
         for part, of_part in groupby(chunks, attrgetter("part")):
-            adjacent = [*of_part]
             table = self.index.regions[part].chunks
-            found = table.places([chunk.chunk for chunk in adjacent], columns)
-            yield from map(with_places, adjacent, found, repeat(gap_bytes))
+            while adjacent := [*islice(of_part, most)]:
+                found = table.places([chunk.chunk for chunk in adjacent], columns)
+                yield from map(with_places, adjacent, found, repeat(gap_bytes))
 
     def places(self, chunk: ChunkRead, columns: Sequence[int] | None = None) -> ChunkPlaces:
         """Return where columns are in what is fetched of a chunk.

@@ -257,6 +257,11 @@ def with_places(chunk: ChunkRead, places: ChunkPlaces, max_gap_bytes: int) -> Ch
     return chunk._replace(pieces=tuple(pieces), places=places._replace(frames=fetched))
 
 
+def without_places(chunk: ChunkRead) -> ChunkRead:
+    """Return a chunk before its places were looked up: these take more than all else of a plan."""
+    return chunk._replace(pieces=None, places=None)
+
+
 def bytes_to_read(chunk: ChunkRead, end: int, max_gap_bytes: int) -> tuple[int, int]:
     """Return the bytes that a chunk adds to what is read up to ``end``, and where it ends."""
     num_bytes = 0

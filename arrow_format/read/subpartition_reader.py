@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, groupby, islice, repeat
+from operator import itemgetter
 from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
@@ -34,7 +35,7 @@ from arrow_format.read.fetched_chunks import (
 from arrow_format.read.index_cache import IndexCache
 from arrow_format.read.kept_chunks import KeptAside, KeptChunk, KeptChunks, pinned_bytes
 from arrow_format.read.key_search import with_matches
-from arrow_format.read.plan import ChunkRead, plan_ranges, plan_together
+from arrow_format.read.plan import ChunkRead, plan_ranges, plan_together, without_places
 from arrow_format.read.scheduler import ReadScheduler
 from arrow_format.read.selection import select_chunks
 
@@ -212,17 +213,24 @@ class SortMergeSubpartitionReader:
         """
         planned = ((source, chunk) for source, chunks in self._to_read() for chunk in chunks)
         pieces = groupby(planned, key=lambda one: (one[0].order, one[1].part))
-        runs = [
-            (of_piece[0][0], [chunk for _, chunk in of_piece])
-            for of_piece in (list(piece) for _, piece in pieces)
-        ]
+        runs: list[tuple[ChunkReader, list[ChunkRead]]] = []
+        for _, piece in pieces:
+            source, chunk = next(piece)
+            chunks = [without_places(one) for one in chain([chunk], map(itemgetter(1), piece))]
+            runs.append((source, chunks))
         resident_bytes = sum(
             max(_wanted_bytes(source, chunks, row_bytes)) for source, chunks in runs
         )
         if 2 * resident_bytes <= max_bytes:
-            return [self.rows([run], run_bytes=ONE_CHUNK) for run in runs]
+            return [
+                self.rows([(source, self._wanted(source, chunks))], run_bytes=ONE_CHUNK)
+                for source, chunks in runs
+            ]
         slice_bytes = max(max_bytes // (2 * len(runs)), MIN_SLICE_BYTES)
-        return [self._slices(source, chunks, slice_bytes, row_bytes) for source, chunks in runs]
+        return [
+            self._slices(source, self._wanted(source, chunks), slice_bytes, row_bytes)
+            for source, chunks in runs
+        ]
 
     def _to_read(self) -> Iterator[tuple[ChunkReader, Iterable[ChunkRead]]]:
         """Yield what is planned, without the chunks that turn out to have no row of given keys.
@@ -276,8 +284,13 @@ class SortMergeSubpartitionReader:
                     wanted=wanted,
                     order=version_file.order,
                 )
-                keys = () if self._placement is None else self._placement.columns_of(stored)
-                yield reader, reader.wanted(chunks, keys)
+                yield reader, self._wanted(reader, chunks)
+
+    def _wanted(self, reader: ChunkReader, chunks: Iterable[ChunkRead]) -> Iterator[ChunkRead]:
+        """Yield chunks with what is fetched of them: what is decoded, and what is checked."""
+        stored = reader.index.metadata.data_schema
+        keys = () if self._placement is None else self._placement.columns_of(stored)
+        return reader.wanted(chunks, keys)
 
     def _plans(
         self, files: Iterator[tuple[VersionFile, range]], indexes: Sequence[IndexPart]

@@ -1,5 +1,7 @@
 """Chunks that are opened before their columns are decoded."""
 
+import gc
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -7,7 +9,9 @@ import pytest
 from arrow_format import open_shuffle, write_shuffle
 from arrow_format.errors import CorruptShuffleError
 from arrow_format.format.chunk_codec import ChunkDecoder
+from arrow_format.format.chunk_table import MANY_CHUNKS, ChunkPlaces
 from arrow_format.options import WriteOptions
+from arrow_format.read import chunk_reader
 from arrow_format.read.chunk_reader import ChunkReader
 from arrow_format.read.fetched_chunks import FetchedChunk, open_run
 from arrow_format.read.partitioned_file import PartitionedFileReader
@@ -51,3 +55,29 @@ def test_rows_that_a_filter_keeps_of_a_message_do_not_keep_it(tmp_path):
         (_, values) = column.buffers()
         whole = values if values.parent is None else values.parent
         assert whole.size < 8 * len(column)
+
+
+def _places_held():
+    gc.collect()
+    return sum(isinstance(each, ChunkPlaces) for each in gc.get_objects())
+
+
+def test_places_of_few_chunks_are_held_however_many_are_planned(tmp_path, monkeypatch):
+    """Those of a wide file of 10 GB would be a gigabyte"""
+    rows = np.arange(20_000)
+    options = WriteOptions(chunk_bytes=1_000, sync=False)
+    table = pa.table({"r": rows, "s": rows})
+    write_shuffle(table, tmp_path / "s", num_subpartitions=500, keys="r", options=options)
+    monkeypatch.setattr(chunk_reader, "PLACES_TOGETHER", 1)
+    reader = open_shuffle(tmp_path / "s").reader(0, 500)
+    before = _places_held()
+    ((source, planned),) = reader.planned()
+    assert next(iter(planned)).places is not None
+    assert _places_held() == before + MANY_CHUNKS
+    assert sum(1 for _ in planned) > 2 * MANY_CHUNKS
+    del source, planned
+    for max_bytes in (1 << 30, 1):  # read ahead, and in slices
+        runs = reader.runs(max_bytes)
+        assert _places_held() == before
+        assert sum(rows.batch.num_rows for run in runs for rows in run) == len(rows)
+        assert _places_held() <= before + MANY_CHUNKS
