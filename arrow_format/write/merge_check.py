@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from arrow_format.arrays.batches import Rows, copied
 from arrow_format.arrays.buffers import to_arrow
 from arrow_format.arrays.radix_sort import sort_permutation
 from arrow_format.arrays.row_sizes import most_items
@@ -31,6 +30,7 @@ from arrow_format.write.region_copier import check_written, chunk_contents
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
+    from arrow_format.arrays.batches import Rows
     from arrow_format.keys.sort_keys import SortBy
     from arrow_format.model import Int64Array
     from arrow_format.read.partitioned_file import PartitionedFileReader
@@ -135,8 +135,14 @@ def ends_of(
 
     for run in in_runs(_fetched(files, merged.metadata.data_schema, held, n), of=place_of):
         for rows_of_run in decoded_rows(run, 0, n):
-            for subpartition, rows in by_subpartition(_clustered(rows_of_run, held)):
-                rows = copied(rows)  # each goes by itself
+            slices: dict[int, list[pa.RecordBatch]] = {}
+            for subpartition, rows in by_subpartition(rows_of_run):
+                if subpartition in held:
+                    slices.setdefault(subpartition, []).append(rows)
+            for subpartition, several in slices.items():
+                # Copied: few of the many that the chunks have. As slices: a list of nulls may have
+                # any number of items in no bytes, and a row that is taken an index for each.
+                rows = pa.concat_batches(several)
                 held[subpartition].setdefault(place_of(run[0]), []).append(rows)
                 sizes[subpartition] += rows.nbytes + most_items(rows)
         while sum(sizes.values()) > max_bytes:
@@ -167,14 +173,6 @@ def _fetched(
         )
         for chunk, stored in source.fetched(planned):
             yield FetchedChunk(source, chunk, source.to_decode(chunk, stored))
-
-
-def _clustered(run: Rows, subpartitions: Collection[int]) -> Rows:
-    """Return the rows of some subpartitions, those of each together and in their order."""
-    ids = run.subpartitions
-    wanted = np.flatnonzero(np.isin(ids, [*subpartitions]))
-    wanted = wanted[np.argsort(ids[wanted], kind="stable")]
-    return Rows(take(run.batch, to_arrow(wanted)), ids[wanted])
 
 
 def by_subpartition(run: Rows) -> Iterator[tuple[int, pa.RecordBatch]]:
