@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
-from itertools import groupby, islice, pairwise, repeat
+from itertools import chain, groupby, islice, pairwise, repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -138,15 +138,24 @@ class ChunkReader:
             msg = f"{self.where(chunk)}: {error}. {ADVICE}"
             raise type(error)(msg) from error
 
-    def wanted(self, chunks: Iterable[ChunkRead], also: Sequence[int] = ()) -> Iterator[ChunkRead]:
-        """Yield chunks of a plan with the frames that are read of them, and the places in these.
+    def wanted(self, chunks: Iterable[ChunkRead], also: Sequence[int] = ()) -> Iterable[ChunkRead]:
+        """Return chunks of a plan with the frames that are read of them, and the places in these.
 
         Those have the columns that are decoded, and ``also`` others of the file, by position.
         """
         columns = self.decoder.columns
         columns = self._fetched = [*columns, *(i for i in also if i not in columns)]
-        is_whole = len(columns) == len(self.decoder.stored)
-        gap_bytes = sys.maxsize if is_whole else self.storage.gap_bytes
+        if len(columns) < len(self.decoder.stored):
+            return self._with_places(chunks, columns, self.storage.gap_bytes)
+        planned = iter(chunks)
+        few = [*islice(planned, MANY_CHUNKS)]
+        if len(few) < MANY_CHUNKS:  # places of these are looked up once it is known who reads them
+            return few
+        return self._with_places(chain(few, planned), columns, sys.maxsize)
+
+    def _with_places(
+        self, chunks: Iterable[ChunkRead], columns: Sequence[int], gap_bytes: int
+    ) -> Iterator[ChunkRead]:
         most = max(PLACES_TOGETHER // max(len(columns), 1), MANY_CHUNKS)
         for part, of_part in groupby(chunks, attrgetter("part")):
             table = self.index.regions[part].chunks

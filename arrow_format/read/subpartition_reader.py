@@ -286,8 +286,8 @@ class SortMergeSubpartitionReader:
                 )
                 yield reader, self._wanted(reader, chunks)
 
-    def _wanted(self, reader: ChunkReader, chunks: Iterable[ChunkRead]) -> Iterator[ChunkRead]:
-        """Yield chunks with what is fetched of them: what is decoded, and what is checked."""
+    def _wanted(self, reader: ChunkReader, chunks: Iterable[ChunkRead]) -> Iterable[ChunkRead]:
+        """Return chunks with what is fetched of them: what is decoded, and what is checked."""
         stored = reader.index.metadata.data_schema
         keys = () if self._placement is None else self._placement.columns_of(stored)
         return reader.wanted(chunks, keys)
