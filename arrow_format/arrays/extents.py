@@ -31,6 +31,12 @@ class Extents(NamedTuple):
         return Extents(ids, sizes) if is_there.all() else Extents(ids[is_there], sizes[is_there])
 
     @staticmethod
+    def all_of(subpartition: int, num_rows: int) -> Extents:
+        """Return rows that are all of one subpartition."""
+        sizes = np.array([num_rows] if num_rows else [], np.int64)
+        return Extents(np.full(len(sizes), subpartition, np.int32), sizes)
+
+    @staticmethod
     def of_rows(ids: Int32Array) -> Extents:
         """Return the longest extents, by the subpartition of each row."""
         is_first = np.ones(len(ids), np.bool_)

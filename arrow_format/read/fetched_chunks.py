@@ -316,20 +316,16 @@ def _with_subpartitions(
     source, chunk = run[0]
     where: Extents | Callable[[], Extents]
     if end - first == 1:  # as in a lookup, which has little else to do
-        where = _all_of(first, batch.num_rows)
+        where = Extents.all_of(first, batch.num_rows)
     elif source.index.regions[chunk.part].kind is RegionKind.BROADCAST:
         for subpartition in range(first, end):
-            yield Rows(batch, _all_of(subpartition, batch.num_rows))
+            yield Rows(batch, Extents.all_of(subpartition, batch.num_rows))
         return
     else:
         where = partial(_extents, [*run], rows)
     found = [Rows(batch, where)]
     del batch  # a suspended frame would keep it while its consumer works
     yield found.pop()
-
-
-def _all_of(subpartition: int, num_rows: int) -> Extents:
-    return Extents(np.array([subpartition], np.int32), np.array([num_rows]))
 
 
 def _extents(run: Sequence[tuple[ChunkReader, ChunkRead]], rows: Int64Array | None) -> Extents:

@@ -19,6 +19,7 @@ from arrow_format.arrays.batches import (
     in_subpartition_order,
     rebatched,
 )
+from arrow_format.arrays.extents import Extents
 from tests.support.tables import stored_rows, tables
 
 N = 7
@@ -177,3 +178,10 @@ def test_runs_are_held_up_to_so_many_bytes():
     held = HeldRuns(10 * 16 * 10)
     assert all(held.add(tenth) for _ in range(10)), "a slice counts what it shows"
     assert not held.add(tenth)
+
+
+def test_runs_without_rows_are_put_in_order_too():
+    none = pa.record_batch({"i": pa.array([], pa.int64())})
+    runs = [Rows(none, Extents.all_of(subpartition, 0)) for subpartition in (0, 1, 0, 1)]
+    (found,) = in_subpartition_order(runs)
+    assert (found.batch.num_rows, len(found.subpartitions)) == (0, 0)

@@ -40,3 +40,10 @@ def test_those_without_rows_go(pairs):
 def test_joined_they_come_one_behind_the_other(parts):
     joined = Extents.joined([Extents.of_rows(ids) for ids in parts])
     assert joined.each.tolist() == np.concatenate(parts).tolist()
+
+
+@given(st.integers(0, 9), st.integers(0, 5))
+def test_rows_of_one_subpartition_are_one_extent_and_no_rows_none(subpartition, num_rows):
+    extents = Extents.all_of(subpartition, num_rows)
+    assert extents.each.tolist() == num_rows * [subpartition]
+    assert len(extents.sizes) == min(num_rows, 1)
