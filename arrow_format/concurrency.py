@@ -13,11 +13,11 @@ import time
 from collections import deque
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from functools import partial
-from threading import Condition, Event, Lock, Thread
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from threading import Condition, Lock, Thread
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 
 T = TypeVar("T")
@@ -31,26 +31,6 @@ def available_cores() -> int:
     if hasattr(os, "sched_getaffinity"):  # Linux only
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def _started_threads(number: int, name: str) -> ThreadPoolExecutor | None:
-    """Return threads that are all started, or None where they cannot be.
-
-    A pool starts them one by one as it gets calls, and a call for which none can be started stays
-    queued: another thread would make it, and the caller, who got an error, once more.
-    """
-    threads, are_started, are_refused = ThreadPoolExecutor(number, name), Event(), False
-    try:
-        for _ in range(number):
-            threads.submit(are_started.wait)  # each waits, so that the next starts another
-    except RuntimeError:
-        are_refused = True
-    finally:
-        are_started.set()
-    if are_refused:
-        threads.shutdown()
-        return None
-    return threads
 
 
 class OrderedMap(Protocol):
@@ -245,137 +225,6 @@ class _Ahead(Generic[T]):
                 break
         if self._error is not None:
             raise self._error
-
-
-def map_ahead(
-    function: Callable[[T], U],
-    items: Iterable[T],
-    threads: int,
-    *,
-    size_of: Callable[[T], int],
-    max_size: int,
-) -> Generator[U]:
-    """Yield the results of a function for items, in their order, some computed ahead.
-
-    With one thread it is ``map``. Several take runs of items, since handing over each alone costs
-    more. The consumer is one of the threads: it computes the runs that no other has begun, so that
-    a single item starts no thread. Errors, of the items too, are raised where one thread would
-    raise them. Threads end with the iteration, also of an iterator that is closed or dropped; where
-    none can be started, the consumer computes everything.
-
-    Parameters
-    ----------
-    function
-        Called by any thread, for several items at a time.
-    items
-        Pulled by the consumer alone.
-    threads
-        Number of threads that compute, the consumer included.
-    size_of
-        Size of an item and its result together.
-    max_size
-        No run is begun while those before it, whose results were not all yielded, have that size.
-        A run ends with the item that fills a share of it: one in two for each thread.
-    """
-    if threads == 1:
-        yield from map(function, items)
-        return
-    runs = _runs(iter(items), size_of, max_size / (2 * threads))
-    compute = partial(_outcome, function)
-    waiting: deque[_Waiting[Any, U]] = deque()
-    size, has_more, are_refused = 0, True, False
-    helpers: ThreadPoolExecutor | None = None
-    try:
-        while True:
-            while has_more and (not waiting or (len(waiting) < 2 * threads and size < max_size)):
-                run = next(runs, None)
-                if run is None:
-                    has_more = False
-                    break
-                future: Future[_Outcome[U]] = Future()  # the consumer's, unless a helper takes it
-                if waiting and helpers is None and not are_refused:
-                    helpers = _started_threads(threads - 1, "arrow-shuffle-decode")
-                    are_refused = helpers is None
-                if waiting and helpers is not None:
-                    future = helpers.submit(compute, run)
-                waiting.append(_Waiting(run, future))
-                size += run.size
-                del run, future
-            if not waiting:
-                break
-            _help(compute, waiting)
-            done, future = waiting.popleft()
-            results, error = future.result()
-            del future
-            while results:
-                yield results.popleft()
-            if error is not None:
-                raise error
-            size -= done.size
-    finally:
-        # Not waited for: what runs takes milliseconds, and garbage may be closed by such a thread.
-        if helpers is not None:
-            helpers.shutdown(wait=False, cancel_futures=True)
-
-
-class _Run(NamedTuple, Generic[T]):
-    items: deque[T]
-    size: int
-    error: Exception | None
-    """Raised by what the items come from, after them."""
-
-
-_Outcome = tuple[deque[U], Exception | None]
-"""Results, and the error after them."""
-
-
-class _Waiting(NamedTuple, Generic[T, U]):
-    run: _Run[T]
-    future: Future[_Outcome[U]]
-
-
-def _runs(items: Iterator[T], size_of: Callable[[T], int], min_size: float) -> Iterator[_Run[T]]:
-    """Cut items into runs that end with the item that fills ``min_size``, or an error."""
-    while True:
-        run: deque[T] = deque()
-        size = 0
-        error: Exception | None = None
-        try:
-            while size < min_size or not run:
-                run.append(next(items))
-                size += size_of(run[-1])
-        except StopIteration:
-            if run:
-                yield _Run(run, size, None)
-            return
-        except Exception as raised:
-            error = raised
-        yield _Run(run, size, error)
-        if error is not None:
-            return
-
-
-def _outcome(function: Callable[[T], U], run: _Run[T]) -> _Outcome[U]:
-    """Compute the results of a run, up to the first error; drops each item when it is done."""
-    results: deque[U] = deque()
-    try:
-        while run.items:
-            results.append(function(run.items.popleft()))
-    except Exception as error:
-        return results, error
-    return results, run.error
-
-
-def _help(compute: Callable[[_Run[T]], _Outcome[U]], waiting: deque[_Waiting[T, U]]) -> None:
-    """Compute runs that no thread has begun, until the first is done or all are begun."""
-    for i in range(len(waiting)):
-        if waiting[0].future.done():
-            return
-        run, future = waiting[i]
-        if future.cancel():
-            result: Future[_Outcome[U]] = Future()
-            result.set_result(compute(run))
-            waiting[i] = _Waiting(run, result)
 
 
 def run_concurrently(calls: Sequence[Callable[[], T]], max_requests: int) -> list[T]:

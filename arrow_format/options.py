@@ -110,10 +110,6 @@ MAX_REGION_BYTES = 1 << 30
 
 MAX_THREADS = 1024
 
-DECODING_BYTES = 32 << 20
-"""Memory of a reader for each thread that decodes: Arrow's allocator keeps what each has freed for
-a while, more of it where threads wait for a core."""
-
 MIN_MEMORY_BYTES = 96 << 20
 MIN_SHARE_BYTES = 16 << 20
 """Memory for each of several shuffles that are read together, besides READING_BYTES for all."""
@@ -267,19 +263,11 @@ class ReadOptions:
     readers
         Number of shuffles that one task reads within ``memory_bytes``: 32 MiB for all of them, and
         at least 16 MiB for each. :meth:`shared_by` sets it for functions that read several.
-    threads
-        Threads that decode chunks for a reader, 1 to 1,024, the one that reads included. Rows,
-        batches, errors and the memory bound are the same for any number; for the bound there is at
-        most one for each 32 MiB of ``memory_bytes`` above the first 32. None: one. Two read about
-        1.2 times as fast, for a sixth more processor time: unpacking is calls of microseconds that
-        wait for Python's lock, and one thread puts rows in order. Processes that read a part of the
-        subpartitions each scale better: two were 1.8 times as fast as one.
     """
 
     memory_bytes: int = 256 << 20
     memory_map: bool = False
     readers: int = 1
-    threads: int | None = None
 
     @property
     def _spare_bytes(self) -> int:
@@ -294,16 +282,6 @@ class ReadOptions:
     def index_bytes(self) -> int:
         """Most bytes of cached indexes."""
         return self._spare_bytes // 8
-
-    @property
-    def decoded_bytes(self) -> int:
-        """Bytes of chunks that threads decode ahead, and less than half as much more."""
-        return self._spare_bytes // 16
-
-    @property
-    def decoding_threads(self) -> int:
-        """Threads that decode chunks, as far as the memory is enough for."""
-        return min(self.threads or 1, max(self._spare_bytes // DECODING_BYTES, 1))
 
     @property
     def group_bytes(self) -> int:
@@ -339,8 +317,6 @@ class ReadOptions:
         """Check every value."""
         check_integer("memory_bytes", self.memory_bytes, MIN_MEMORY_BYTES, 1 << 50, "bytes")
         check_integer("readers", self.readers, 1, 1 << 20, "shuffles")
-        if self.threads is not None:
-            check_integer("threads", self.threads, 1, MAX_THREADS, "threads")
         needed = READING_BYTES + self.readers * MIN_SHARE_BYTES
         if self.readers > 1 and self.memory_bytes < needed:
             msg = (

@@ -184,7 +184,6 @@ def _frame_of(
         "withSubpartition": str(scan.with_subpartition).lower(),
         "memoryBytes": shuffle.options.memory_bytes,
         "memoryMap": str(shuffle.options.memory_map).lower(),
-        "readThreads": shuffle.options.threads or 1,
     }
     if settings.time_zone is not None:
         options["timeZone"] = settings.time_zone

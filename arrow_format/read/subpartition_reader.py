@@ -8,7 +8,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain, groupby, islice, repeat
 from operator import itemgetter
 from typing import TYPE_CHECKING, TypeVar
@@ -17,7 +16,6 @@ import pyarrow as pa
 
 from arrow_format.arrays.batches import copied
 from arrow_format.arrays.stored_types import missing_column
-from arrow_format.concurrency import map_ahead
 from arrow_format.errors import SchemaError
 from arrow_format.format.evolved_chunks import ChunkDecoders
 from arrow_format.log.reader import translate_gone
@@ -40,7 +38,7 @@ from arrow_format.read.scheduler import ReadScheduler
 from arrow_format.read.selection import select_chunks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     import numpy as np
@@ -124,10 +122,6 @@ class SortMergeSubpartitionReader:
         iterated one after the other, each at most once. Nothing is kept when None.
     placement
         Asked about each row of the chunks that are read; no row is when None.
-    threads
-        Threads that decode chunks, that of the consumer included.
-    decoded_bytes
-        Bytes of chunks that they decode ahead: as they are stored, and their rows.
 
     Raises
     ------
@@ -155,13 +149,9 @@ class SortMergeSubpartitionReader:
         oldest_needed: int | None = None,
         kept: KeptChunks | None = None,
         placement: PlacementCheck | None = None,
-        threads: int = 1,
-        decoded_bytes: int = 0,
     ) -> None:
         self._placement = placement
         self._kept = kept
-        self._threads = threads
-        self._decoded_bytes = decoded_bytes
         self._storage = storage
         self._oldest_needed = oldest_needed or version.version
         self._indexes = indexes or IndexCache(storage)
@@ -372,12 +362,11 @@ class SortMergeSubpartitionReader:
                 yield from self._decoded_rows(fetched, run_bytes)
                 return
             chunks = self._checked(fetched, to_their_end=kept is not None)
-            with closing(self._map_ahead(decode_run, in_runs(chunks, run_bytes))) as decoded:
-                for parts in decoded:
-                    for run, batch in parts:
-                        found = self._in_order(run, batch, aside, kept)
-                        del run, batch  # not to be kept while their consumer works
-                        yield from found
+            for parts in map(decode_run, in_runs(chunks, run_bytes)):
+                for run, batch in parts:
+                    found = self._in_order(run, batch, aside, kept)
+                    del run, batch  # not to be kept while their consumer works
+                    yield from found
             yield from self._rows_aside(aside.before(), kept)
 
     def straight(self) -> Iterator[Rows]:
@@ -395,11 +384,10 @@ class SortMergeSubpartitionReader:
         self, fetched: Iterable[_Fetched], run_bytes: int = MAX_RUN_BYTES
     ) -> Iterator[Rows]:
         """Yield the rows wanted of chunks, of which nothing is kept."""
-        runs = in_runs(self._checked(fetched), run_bytes)
-        rows_of_run = partial(decoded_rows, first=self.first, end=self.end, tested=self._tested)
-        with closing(self._map_ahead(rows_of_run, runs)) as decoded:
-            for rows in decoded:
-                yield from rows
+        for run in in_runs(self._checked(fetched), run_bytes):
+            found = decoded_rows(run, self.first, self.end, self._tested)
+            del run  # not to be kept while its consumer works
+            yield from found
 
     def _checked(
         self, fetched: Iterable[_Fetched], *, to_their_end: bool = False
@@ -410,17 +398,6 @@ class SortMergeSubpartitionReader:
                 self._placement.check_stored(source, chunk, stored)
             part = source.to_decode(chunk, stored, to_its_end=to_their_end)
             yield FetchedChunk(source, chunk, part)
-
-    def _map_ahead(
-        self, function: Callable[[Sequence[FetchedChunk]], _T], runs: Iterable[list[FetchedChunk]]
-    ) -> Generator[_T]:
-        return map_ahead(
-            function,
-            runs,
-            self._threads,
-            size_of=_decoding_bytes,
-            max_size=self._decoded_bytes,
-        )
 
     def _in_order(
         self,
@@ -520,11 +497,6 @@ def _plan_regions(
     numbers = [region.number for region in index.regions]
     first, end = (bisect_left(numbers, edge) for edge in (regions.start, regions.stop))
     return plan_ranges(index.regions[first:end], ranges, num_subpartitions, first_region=first)
-
-
-def _decoding_bytes(run: Sequence[FetchedChunk]) -> int:
-    """Estimate the bytes of chunks while they are decoded: as they are stored, and their rows."""
-    return sum(int(one.part.stored.size) + one.source.raw_bytes(one.chunk) for one in run)
 
 
 def _wanted_bytes(source: ChunkReader, chunks: Sequence[ChunkRead], row_bytes: int) -> list[int]:

@@ -12,7 +12,6 @@ from itertools import chain, starmap
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
 from arrow_format.arrays.batches import ORDERING_BYTES, HeldRuns, in_subpartition_order
 from arrow_format.read.buffer_pool import ReadBufferPool
@@ -59,7 +58,6 @@ class VersionReader:
         return checking
 
     def _begin(self) -> None:
-        self._num_groups = 0
         self._process = os.getpid()
         self._indexes = IndexCache(self._storage, self._options.index_bytes)
         self._scheduler = ReadScheduler(
@@ -169,7 +167,6 @@ class VersionReader:
         The group was sized by the average row. Where its rows are much larger, its subpartitions
         are read one by one: then there is nothing to put in order, and so nothing to hold.
         """
-        self._release_at_times()
         hold_bytes = 2 * self._options.group_bytes
         reader = partial(self.reader, regions=regions, selection=selection, kept=kept)
         sort_by = self._snapshot.newest.sort_by
@@ -202,16 +199,6 @@ class VersionReader:
         for first, end in adjacent_ranges(wanted):
             yield from self.reader(first, end, columns, selection=selection).straight()
 
-    def _release_at_times(self) -> None:
-        """Give back what was freed: Arrow's allocator keeps it for a while, in each thread.
-
-        Behind each group that would take a quarter more processor time, and behind each fourth,
-        which is half of the memory, an eighth.
-        """
-        self._num_groups += 1
-        if self._options.decoding_threads > 1 and self._num_groups % 4 == 0:
-            pa.default_memory_pool().release_unused()
-
     def reader(
         self,
         first: int,
@@ -237,6 +224,4 @@ class VersionReader:
             oldest_needed=self._snapshot.oldest_needed,
             kept=kept,
             placement=self._placement,
-            threads=self._options.decoding_threads,
-            decoded_bytes=self._options.decoded_bytes,
         )

@@ -171,8 +171,6 @@ READ_OPTIONS = (
     Option("memoryMap", boolean, "ReadOptions.memory_map",
            "whether to map data files instead of reading them: for local files with codec `none` "
            "that are never changed"),
-    Option("readThreads", whole, "ReadOptions.threads",
-           "threads that decode in a reading task", default="1"),
     Option("requestTimeout", seconds, "ResultRequest.timeout",
            "how long to wait for the shuffle, and for the name of a `consumer`", default="`0s`"),
     Option("consumer", as_is, "ResultRequest.consumer",

@@ -5,7 +5,6 @@ Each round is a fresh process. Both sides hand out batches that are not looked a
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 from dataclasses import replace
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from arrow_format import HashPartitioner, ReadOptions, WriteOptions, open_shuffle, write_shuffle
+from arrow_format import HashPartitioner, WriteOptions, open_shuffle, write_shuffle
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.target import open_target
@@ -80,18 +79,6 @@ def write_map_outputs(rows: str, out: str, num_subpartitions: int) -> dict[str, 
     commit_job(job, statuses)
     files = [path for path in Path(out).rglob("*") if path.is_file()]
     return {"num_bytes": sum(path.stat().st_size for path in files)}
-
-
-def read_with_threads(path: str, threads: int) -> dict[str, Any]:
-    """Read all rows of a shuffle with some threads, on as many cores, and time it."""
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, range(min(threads, os.cpu_count() or 1)))
-    options = ReadOptions(threads=threads)
-    open_shuffle(path).subpartition(0).read_all()  # loads the code
-    with timed() as answer:
-        shuffle = open_shuffle(path, options=options)
-        num_rows = sum(batch.num_rows for batch in shuffle.read())
-    return {**answer, "num_rows": num_rows}
 
 
 def read_all(path: str, kind: str, columns: list[str] | None) -> dict[str, Any]:
@@ -160,18 +147,6 @@ def read_lines(case: str, codecs: Iterable[str], timings: Mapping[str, Timing]) 
     return lines
 
 
-def thread_lines(case: str, codecs: Iterable[str], timings: Mapping[str, Timing]) -> list[Line]:
-    """Lines on reading everything with two threads, against one."""
-    return [
-        compare(
-            case, "speed", "one thread", timings[f"2 threads {codec}"],
-            timings[f"1 threads {codec}"],
-            targets.READ_BY_THREADS if codec == "zstd" else None, best=True,
-        )
-        for codec in codecs
-    ]  # fmt: skip
-
-
 def point_lines(case: str, timings: Mapping[str, Timing]) -> list[Line]:
     """Lines on reading one subpartition: its time and the bytes read, against the whole."""
     whole = timings[WHOLE]
@@ -214,19 +189,11 @@ def run(settings: Settings) -> Part:
             for suffix, columns in (("", None), (FEW, COLUMNS))
             for kind, paths in (("ours", ours), ("IPC", plain))
         }
-        measures |= {
-            f"{threads} threads {codec}": partial(
-                run_in_child, read_with_threads, path=str(path), threads=threads
-            )
-            for codec, path in ours.items()
-            for threads in (1, 2)
-        }
         timings = settings.measure(part, case, measures)
         if len({timing.num_rows for timing in timings.values()}) != 1:
             msg = f"{case}: readers disagree on the number of rows"
             raise RuntimeError(msg)
         part.lines += read_lines(case, settings.codecs, timings)
-        part.lines += thread_lines(case, settings.codecs, timings)
         for path in ours.values():
             shutil.rmtree(path)
     _points(part, rows, settings)

@@ -39,9 +39,6 @@ WRITE_AGAINST_PARQUET = {200: Target(at_least=1.5)}
 READ_AGAINST_IPC = Target(at_least=0.7)
 """Speed of a verified read of everything, against an IPC file of the same codec in input order."""
 
-READ_BY_THREADS = Target(at_least=1.6)
-"""Speed of reading everything with two threads on two cores, against one."""
-
 FEW_OF_LINEITEM = Target(at_most=0.20)
 """Time of two of sixteen columns of codec zstd, against all, without an order."""
 

@@ -12,7 +12,7 @@ from arrow_format import (
     open_shuffle,
     write_shuffle,
 )
-from tests.support.exhaustive import exhaustive, part
+from tests.support.exhaustive import exhaustive
 from tests.support.guarantees import guarantee
 from tests.support.memory import figures_of
 
@@ -26,13 +26,13 @@ import pyarrow as pa
 from arrow_format import ReadOptions, open_shuffle
 from tests.support.memory import forget_peak, resident_bytes
 
-tiny, path, memory_bytes, subpartitions, threads, ordered = sys.argv[1:]
+tiny, path, memory_bytes, subpartitions, ordered = sys.argv[1:]
 pa.set_cpu_count(1)
 
 how = {"ordered": ordered == "True"}
 for batch in open_shuffle(tiny).read(**how):
     del batch
-options = ReadOptions(memory_bytes=int(memory_bytes), threads=int(threads))
+options = ReadOptions(memory_bytes=int(memory_bytes))
 shuffle = open_shuffle(path, options=options)
 base = forget_peak()
 rows = sum(batch.num_rows for batch in shuffle.read(eval(subpartitions), **how))
@@ -71,8 +71,8 @@ def tiny(tmp_path_factory):
     return path
 
 
-def peak(tiny, path, memory_bytes=ALLOWED, subpartitions="None", threads=1, ordered=True):
-    rows, over_base = figures_of(READ, tiny, path, memory_bytes, subpartitions, threads, ordered)
+def peak(tiny, path, memory_bytes=ALLOWED, subpartitions="None", ordered=True):
+    rows, over_base = figures_of(READ, tiny, path, memory_bytes, subpartitions, ordered)
     return rows, over_base
 
 
@@ -85,22 +85,17 @@ def test_memory_keeps_to_the_option(tmp_path, tiny, case):
     write_shuffle(rows_of(count, **shape), path, num_subpartitions=n, keys="k", options=options)
     shuffle = open_shuffle(path)
     assert sum(output.raw_bytes for output in shuffle.map_outputs) > 1.4 * ALLOWED
-    for threads in part((1, 2, 8), 2):
-        rows, over_base = peak(tiny, path, threads=threads)
+    for ordered, most in ((True, ALLOWED), (False, UNORDERED)):
+        rows, over_base = peak(tiny, path, ordered=ordered)
         assert rows == count
-        assert over_base <= ALLOWED, threads
-        rows, over_base = peak(tiny, path, threads=threads, ordered=False)
-        assert rows == count
-        assert over_base <= UNORDERED, threads
+        assert over_base <= most, ordered
 
 
 @guarantee("reading memory")
-@exhaustive(but="mebibytes, threads")
-@pytest.mark.parametrize(("mebibytes", "threads"), [(96, 2), (160, 4), (256, 7)])
-def test_memory_of_as_many_threads_as_it_is_enough_for(tmp_path, tiny, mebibytes, threads):
+@exhaustive(but="mebibytes")
+@pytest.mark.parametrize("mebibytes", [96, 160, 256])
+def test_memory_of_twenty_thousand_subpartitions_keeps_to_what_is_given(tmp_path, tiny, mebibytes):
     allowed = mebibytes << 20
-    assert ReadOptions(memory_bytes=allowed, threads=8).decoding_threads == threads
-    assert ReadOptions(memory_bytes=allowed, threads=1).decoding_threads == 1
     write_shuffle(
         rows_of(5_000_000, text_bytes=40),
         tmp_path / "x",
@@ -109,7 +104,7 @@ def test_memory_of_as_many_threads_as_it_is_enough_for(tmp_path, tiny, mebibytes
         options=WriteOptions(sync=False, codec_level=-5),
     )
     assert sum(output.raw_bytes for output in open_shuffle(tmp_path / "x").map_outputs) > allowed
-    rows, over_base = peak(tiny, tmp_path / "x", memory_bytes=allowed, threads=8)
+    rows, over_base = peak(tiny, tmp_path / "x", memory_bytes=allowed)
     assert rows == 5_000_000
     assert over_base <= allowed
 

@@ -1,6 +1,5 @@
 """Concurrent calls: results and errors in order, no threads left."""
 
-import itertools
 import os
 import threading
 import time
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 from arrow_format.concurrency import (
     Workers,
     available_cores,
-    map_ahead,
     poll_until,
     run_concurrently,
 )
@@ -97,16 +95,6 @@ def _two_threads_start(monkeypatch):
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-
-
-@pytest.mark.usefixtures("_two_threads_start")
-def test_what_is_computed_ahead_is_whole_where_too_few_threads_start():
-    def slow(number):
-        time.sleep(0.001)
-        return number
-
-    found = map_ahead(slow, iter(range(300)), 4, size_of=lambda _: 1, max_size=40)
-    assert [*found] == [*range(300)]
 
 
 @pytest.mark.usefixtures("_two_threads_start")
@@ -280,109 +268,3 @@ def test_any_number_of_threads_takes_the_same_items(num_threads, count, max_byte
         assert [*found] == [*map(str, range(count))]
     finally:
         workers.close()
-
-
-def ahead(function, items, threads, *, max_size=None):
-    """With a run for each item, unless a size is given."""
-    max_size = max_size or 2 * threads
-    return map_ahead(function, items, threads, size_of=lambda _: 1, max_size=max_size)
-
-
-def no_thread_left():
-    deadline = time.monotonic() + 10
-    while any("arrow-shuffle-decode" in t.name for t in threading.enumerate()):
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-    return True
-
-
-def outcome(results):
-    """What an iterator yields, then its error."""
-    found = []
-    try:
-        found.extend(results)  # keeps what came before an error
-    except ValueError as error:
-        found.append(str(error))
-    return found
-
-
-@given(
-    st.integers(0, 30), st.integers(0, 30), st.integers(0, 30),
-    st.integers(1, 4), st.integers(1, 40),
-)  # fmt: skip
-def test_any_number_of_threads_gives_what_one_gives(count, bad_item, bad_call, threads, max_size):
-    def items():
-        for number in range(count):
-            if number == bad_item:
-                raise ValueError("item")
-            yield number
-
-    def call(number):
-        if number == bad_call:
-            raise ValueError("call")
-        return -number
-
-    expected = outcome(map(call, items()))
-    assert outcome(ahead(call, items(), threads, max_size=max_size)) == expected
-    assert no_thread_left()
-
-
-def test_threads_compute_at_the_same_time():
-    together = threading.Barrier(3, timeout=30)
-    names = set(ahead(lambda _: (together.wait(), threading.get_ident())[1], range(9), 3))
-    assert len(names) == 3
-    assert threading.get_ident() in names
-
-
-def test_a_single_item_starts_no_thread():
-    (running,) = ahead(lambda _: threading.active_count(), [0], 4)
-    assert running == threading.active_count()
-
-
-@pytest.mark.parametrize("max_size", [1, 5, 24, 100])
-def test_what_waits_is_bounded(max_size):
-    pulled = []
-    results = ahead(
-        abs, map(lambda n: pulled.append(n) or n, itertools.count()), 4, max_size=max_size
-    )
-    run = -(-max_size // 8)
-    for number in range(200):
-        assert next(results) == number
-        assert len(pulled) <= number + max_size - 1 + run
-    results.close()
-    assert no_thread_left()
-
-
-def test_threads_take_runs_of_items():
-    calls = []
-    list(ahead(lambda n: calls.append((threading.get_ident(), n)), range(400), 2, max_size=80))
-    for start in range(0, 400, 20):
-        (run,) = {thread for thread, n in calls if start <= n < start + 20}
-        assert [n for thread, n in calls if thread == run and start <= n < start + 20] == [
-            *range(start, start + 20)
-        ]
-
-
-@pytest.mark.parametrize("stop", ["close", "drop", "interrupt"])
-def test_an_iteration_that_stops_early_leaves_no_thread(stop):
-    def call(number):
-        if stop == "interrupt" and threading.current_thread() is threading.main_thread() and number:
-            raise KeyboardInterrupt
-        return number
-
-    results = ahead(call, itertools.count(), 3)
-    assert next(results) == 0
-    if stop == "close":
-        results.close()
-    elif stop == "interrupt":
-        with pytest.raises(KeyboardInterrupt):
-            list(results)
-    del results
-    assert no_thread_left()
-
-
-@pytest.mark.usefixtures("_no_thread_starts")
-def test_where_no_thread_can_be_started_the_consumer_computes_everything():
-    assert list(ahead(lambda n: (n, threading.get_ident()), range(9), 4)) == [
-        (n, threading.get_ident()) for n in range(9)
-    ]

@@ -252,13 +252,6 @@ def test_against_a_plain_file_only_reading_everything_has_a_target(peer, verdict
     assert {line.ours for line in lines} == {f"ours {c}{f}" for c in CODECS for f in ("", read.FEW)}
 
 
-@pytest.mark.parametrize(("two", "verdict"), [(0.6, "pass"), (0.65, "short")])
-def test_two_threads_are_compared_with_one(two, verdict):
-    timings = {"1 threads zstd": timing("one", 1), "2 threads zstd": timing("two", two)}
-    (line,) = read.thread_lines("c", ["zstd"], timings)
-    assert (line.verdict, line.ours_value) == (verdict, two)
-
-
 def test_a_point_read_is_compared_with_the_whole_shuffle():
     point = Timing("point", (0.01,), num_bytes=4_000_000)
     whole = Timing("whole", (2.0,), num_bytes=200_000_000)

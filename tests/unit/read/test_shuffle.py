@@ -255,9 +255,7 @@ def test_a_group_that_is_larger_than_the_average_says_is_read_one_by_one(path):
     reader = open_shuffle(path)._reader
     found = {}
     for group_bytes in (1 << 20, 1):
-        reader._options = SimpleNamespace(
-            group_bytes=group_bytes, decoding_threads=1, decoded_bytes=1 << 20
-        )
+        reader._options = SimpleNamespace(group_bytes=group_bytes)
         runs = list(reader.ordered(0, N, None))
         assert [row for run in runs for row in run.batch.to_pylist()] == expected(range(N))
         found[group_bytes] = [len(set(run.subpartitions.tolist())) for run in runs]

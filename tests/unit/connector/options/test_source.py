@@ -24,7 +24,6 @@ def test_options_of_reading_reach_the_reader():
     parsed = parse_read_options({"path": "/s", "memoryBytes": "128m", "MEMORYMAP": "true"})
     assert parsed.options == ReadOptions(memory_bytes=128 << 20, memory_map=True)
     assert parse_read_options({"path": "/s"}).options == ReadOptions()
-    assert parse_read_options({"path": "/s", "readThreads": "3"}).options.threads == 3
 
 
 def test_splitting_needs_coalescing():

@@ -1,8 +1,7 @@
-"""CONFORMANCE, group "Reading": any number of threads reads what one reads."""
+"""CONFORMANCE, group "Reading": readers that stop, meet damage, or live when a process forks."""
 
 import gc
 import os
-import pickle
 import threading
 import time
 
@@ -13,7 +12,6 @@ import pytest
 from arrow_format import (
     ClosedError,
     CorruptShuffleError,
-    OptionError,
     ReadOptions,
     WriteOptions,
     open_shuffle,
@@ -44,8 +42,8 @@ def path(request, tmp_path_factory):
     return path
 
 
-def opened(path, threads):
-    return open_shuffle(path, options=ReadOptions(threads=threads, memory_bytes=96 << 20))
+def opened(path):
+    return open_shuffle(path, options=ReadOptions(memory_bytes=96 << 20))
 
 
 def is_clean(path):
@@ -63,22 +61,18 @@ def is_clean(path):
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("threads", [2, 3, 7])
 @pytest.mark.parametrize("way", WAYS)
-def test_the_same_batches(path, way, threads):
-    one = list(opened(path, 1).read(**WAYS[way]))
-    shuffle = opened(path, threads)
-    for _ in range(2):
-        several = list(shuffle.read(**WAYS[way]))
-        assert [batch.num_rows for batch in several] == [batch.num_rows for batch in one]
-        assert all(a.equals(b) for a, b in zip(several, one, strict=True))
+def test_the_same_batches_again(path, way):
+    shuffle = opened(path)
+    first, again = ([*shuffle.read(**WAYS[way])] for _ in range(2))
+    assert [batch.num_rows for batch in again] == [batch.num_rows for batch in first]
+    assert all(a.equals(b) for a, b in zip(again, first, strict=True))
     assert is_clean(path)
 
 
-@pytest.mark.parametrize("threads", [1, 2, 4])
-def test_readers_of_one_shuffle_interleaved_and_stopped_early(path, threads):
-    expected = opened(path, 1).read().read_all()
-    shuffle = opened(path, threads)
+def test_readers_of_one_shuffle_interleaved_and_stopped_early(path):
+    expected = opened(path).read().read_all()
+    shuffle = opened(path)
     first, dropped, closed = shuffle.read(), shuffle.read(), shuffle.read()
     next(dropped), next(closed)
     batches = [next(first)]
@@ -89,16 +83,15 @@ def test_readers_of_one_shuffle_interleaved_and_stopped_early(path, threads):
     assert is_clean(path)
 
 
-@pytest.mark.parametrize("threads", [1, 2, 4])
-def test_lookups(path, threads):
+def test_lookups(path):
     keys = {"k": [5, 77_777, 299_999]}
-    rows = opened(path, 1).read().read_all()
+    rows = opened(path).read().read_all()
     expected = rows.filter(pc.is_in(rows["k"], pa.array(keys["k"])))
-    assert opened(path, threads).lookup(keys).read_all().equals(expected)
+    assert opened(path).lookup(keys).read_all().equals(expected)
     assert expected.num_rows == 3
 
 
-def test_damage_is_found_at_the_same_chunk(tmp_path):
+def test_damage_is_found_where_it_is_and_what_comes_before_is_read(tmp_path):
     write_shuffle(
         rows_of(100_000, text_bytes=10), tmp_path / "x", num_subpartitions=N, keys="k",
         options=WriteOptions(sync=False, codec_level=-5, chunk_bytes=8 << 10),
@@ -108,21 +101,19 @@ def test_damage_is_found_at_the_same_chunk(tmp_path):
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
 
-    def outcome(threads):
-        runs = []
-        with pytest.raises(CorruptShuffleError) as raised:
-            runs += (run.batch for run in opened(tmp_path / "x", threads).reader(0, N))
-        return runs, str(raised.value)
-
-    runs, message = outcome(1)
+    runs = []
+    with pytest.raises(CorruptShuffleError, match=r"region \d+, chunk \d+ at byte") as raised:
+        runs += (run.batch for run in opened(tmp_path / "x").reader(0, N))
     assert len(runs) > 1
-    for threads in (2, 5):
-        assert outcome(threads) == (runs, message)
-    assert is_clean(path)
+    runs_again = []
+    with pytest.raises(CorruptShuffleError) as again:
+        runs_again += (run.batch for run in opened(tmp_path / "x").reader(0, N))
+    assert (runs_again, str(again.value)) == (runs, str(raised.value))
+    assert is_clean(tmp_path / "x")
 
 
 def test_a_child_forked_after_a_read_reads(path):
-    shuffle = opened(path, 3)
+    shuffle = opened(path)
     expected = shuffle.read().read_all()
     child = os.fork()
     if not child:
@@ -131,10 +122,9 @@ def test_a_child_forked_after_a_read_reads(path):
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
-@pytest.mark.parametrize("threads", [1, 3])
-def test_a_reader_that_was_begun_before_a_fork_is_read_by_the_parent_alone(path, threads):
-    """A child would wait for ever for what its parent's threads decode."""
-    shuffle = opened(path, threads)
+def test_a_reader_that_was_begun_before_a_fork_is_read_by_the_parent_alone(path):
+    """A child would wait for ever for what its parent's thread reads ahead."""
+    shuffle = opened(path)
     reader = shuffle.read()
     num_rows = next(reader).num_rows
     child = os.fork()
@@ -147,20 +137,3 @@ def test_a_reader_that_was_begun_before_a_fork_is_read_by_the_parent_alone(path,
         os._exit(1)
     assert os.waitpid(child, 0)[1] == 0
     assert num_rows + sum(batch.num_rows for batch in reader) == shuffle.num_rows
-
-
-def test_one_thread_decodes_unless_a_number_was_given(path):
-    def helpers(shuffle):
-        running = (threading.enumerate() for _ in shuffle.reader(0, N))
-        return {t.name for threads in running for t in threads if "decode" in t.name}
-
-    assert not helpers(open_shuffle(path))
-    assert not helpers(pickle.loads(pickle.dumps(open_shuffle(path))))
-    assert helpers(opened(path, 3))
-    assert helpers(pickle.loads(pickle.dumps(opened(path, 3))))
-
-
-@pytest.mark.parametrize("threads", [0, -1, True, "2", 1 << 20])
-def test_bad_numbers_of_threads(threads):
-    with pytest.raises(OptionError, match=r"threads=.*expected a whole number of threads"):
-        ReadOptions(threads=threads)
