@@ -155,6 +155,7 @@ def remove_root_list(
     of_job = [RootOfJob(root, job_id) for root in roots]
     if not any(root.holds_garbage(live) for root in of_job):
         storage.delete(f"{directory}/{ROOT_LIST_NAME}")
-    # Who makes a root looks for the list before its first file: one of the two sees the other.
+    # A task or driver that makes a root puts the list again before its first file: one of the two
+    # sees the other.
     if any(root.holds_garbage(live) for root in of_job):
         put_root_list(storage, directory, roots, sync=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import posixpath
 import zlib
-from functools import partial
 from typing import TYPE_CHECKING
 
 from arrow_format.errors import (
@@ -38,7 +37,7 @@ from arrow_format.storage.root_owner import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from arrow_format.model import PartitionedFile
 
@@ -132,52 +131,54 @@ def check_local_dirs(shuffle: str, local_dirs: Sequence[str]) -> None:
             raise OptionError(msg)
 
 
-def make_root(
-    path: str, marker: Marker, put_list: Callable[[], None] = lambda: None, *, sync: bool
-) -> Storage:
-    """Make a root with its marker, unless they exist already.
-
-    ``put_list`` puts the list that names it, unless that is there; it is called between the root's
-    directory and its first file. Raises :class:`ForeignRootError` for another job's directory,
-    :class:`CorruptShuffleError` for a symbolic link, and :class:`StorageError` where it cannot be
-    made; then nothing of it is left.
-    """
-    storage = open_made_directory(path)
-    try:
-        if storage.stat(MARKER_NAME) is None:
-            storage.make_directory("", sync=sync)
-            # Who removed the list before there was a directory has not seen it; who does now will.
-            put_list()
-            put_marker(storage.without_new_directories(), marker, sync=sync)
-        is_ours = bears_marker(storage, marker.job_id)
-    except (StorageError, ObjectNotFoundError) as error:
-        storage.prune("", and_root=True)
-        raise StorageError(str(error)) from error
-    if not is_ours:
-        raise ForeignRootError(_no_marker(storage, marker.job_id))
-    return storage
-
-
 def make_roots(
     storage: Storage, directory: str, roots: Sequence[LocalRoot], marker: Marker, *, sync: bool
 ) -> list[Storage | None]:
-    """List and make the local roots of a job; None in place of one that cannot be made.
+    """List and make the local roots of a job, unless they are there; None for one that fails.
 
-    ``directory`` is that of the job, which has the list; see :func:`make_root`.
+    ``directory`` is that of the job, which has the list. Raises :class:`ForeignRootError` where a
+    root is another job's directory, and :class:`StorageError` where the list cannot be put. Nothing
+    is left of a root that fails.
     """
-    put_list = partial(put_root_list, storage, directory, roots, sync=sync)
-    put_list()
-    made: list[Storage | None] = []
-    for root in roots:
-        try:
-            # Without an id, no process could tell whether the disk is there.
-            is_there = root.directory_id is not None
-            made.append(make_root(root.path, marker, put_list, sync=sync) if is_there else None)
-        except ForeignRootError:
-            raise
-        except StorageError:
-            made.append(None)
-    return made
+    put_root_list(storage, directory, roots, sync=sync)
+    made = [_made_directory(root, sync=sync) for root in roots]
+    # Again, before the first file: a collection that removed the list while these directories were
+    # missing did not see them; one that removes it from now on does, and puts it again.
+    try:
+        put_root_list(storage, directory, roots, sync=sync)
+    except BaseException:
+        for root in filter(None, made):
+            root.prune("", and_root=True)
+        raise
+    return [None if root is None else _marked(root, marker, sync=sync) for root in made]
+
+
+def _made_directory(root: LocalRoot, *, sync: bool) -> Storage | None:
+    """Return a root that has a directory; None where that cannot be made."""
+    if root.directory_id is None:  # no process could tell whether the disk is there
+        return None
+    storage = open_made_directory(root.path)
+    try:
+        if storage.stat(MARKER_NAME) is None:
+            storage.make_directory("", sync=sync)
+    except (StorageError, ObjectNotFoundError):
+        storage.prune("", and_root=True)
+        return None
+    return storage
+
+
+def _marked(root: Storage, marker: Marker, *, sync: bool) -> Storage | None:
+    """Return a root with its marker; None where that cannot be put, or its directory went."""
+    try:
+        if root.stat(MARKER_NAME) is None:
+            put_marker(root.without_new_directories(), marker, sync=sync)
+        is_ours = bears_marker(root, marker.job_id)
+    except (StorageError, ObjectNotFoundError):
+        root.prune("", and_root=True)
+        return None
+    if not is_ours:
+        raise ForeignRootError(_no_marker(root, marker.job_id))
+    return root
 
 
 def find_roots(paths: Sequence[str], job_id: str) -> list[Storage | None]:

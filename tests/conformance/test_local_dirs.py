@@ -212,6 +212,25 @@ def test_a_root_without_room_for_its_marker_is_not_left_behind(tmp_path, monkeyp
     assert list((tmp_path / "d1").iterdir()) == []
 
 
+def test_a_list_that_cannot_be_put_is_no_failing_disk(tmp_path, monkeypatch):
+    """The shuffle's storage fails once the roots have directories: no root is left out for that."""
+
+    def fails(self, path):
+        if path.endswith(ROOT_LIST_NAME) and (tmp_path / "d1" / "root").exists():
+            msg = f"{path}: the server is gone"
+            raise StorageError(msg)
+        return stat(self, path)
+
+    stat = PosixStorage.stat
+    monkeypatch.setattr(PosixStorage, "stat", fails)
+    root = LocalRoot(str(tmp_path / "d1" / "root"), "its directory was made")
+    marker = Marker("job", Owner("shuffle", str(tmp_path), 1))
+    shuffle = PosixStorage(str(tmp_path / "s"))
+    with pytest.raises(StorageError, match="the server is gone"):
+        make_roots(shuffle, "map_outputs/job", [root], marker, sync=False)
+    assert list((tmp_path / "d1").iterdir()) == []
+
+
 def test_a_merge_into_a_directory_in_the_shuffle_is_refused(tmp_path):
     for start in (0, 1000):
         write_shuffle(

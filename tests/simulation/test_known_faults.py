@@ -94,7 +94,7 @@ SCHEDULES = {
         "E@read-marker#11 O$ E$",
     ),
     # A job was given up between the list of its local roots and a root, or in the put of its
-    # marker, and the list was removed. It made that root, again, and died: nobody knew of it.
+    # marker, and the list was removed. It made that root, again, and died: no list had it.
     **{
         f"a root that is made while its list goes, {name}, {calls} calls later": (
             name,

@@ -557,19 +557,19 @@ class TestLateFiles:
         path = tmp_path / "x"
         write(path, 0)
         job, _ = start_job(path, local_dirs=(f"{path}-disk",))
-        real = local_dirs.make_root
+        real = local_dirs.open_made_directory
 
         def late(*arguments, **how):
             with monkeypatch.context() as patch:
-                patch.setattr(local_dirs, "make_root", real)
+                patch.setattr(local_dirs, "open_made_directory", real)
                 collect_garbage(path, retention=NONE)
             assert files_below(Path(f"{path}-disk")) == []
             return real(*arguments, **how)
 
         with monkeypatch.context() as patch:
-            patch.setattr(local_dirs, "make_root", late)
+            patch.setattr(local_dirs, "open_made_directory", late)
             run(job, 1, range(N))
-        # Found again, not made, so nobody looks after the list.
+        # Found again, not made: no task puts the list again.
         found = replace(job, has_directory=True)
         for task in (2, 3):
             run(found, task, range(N))
@@ -594,7 +594,7 @@ class TestLateFiles:
 
         monkeypatch.setattr(PosixStorage, before, late)
         options = replace(FAST, local_dirs=(f"{path}-disk",))
-        open_target(begin(path, options=options), "append")  # and no more is heard of it
+        open_target(begin(path, options=options), "append")  # and the driver dies
         collect_garbage(path, retention=NONE)
         assert files_below(Path(f"{path}-disk")) == []
 

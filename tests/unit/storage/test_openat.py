@@ -24,7 +24,7 @@ from arrow_format.jobs.cleanup import abort_job
 from arrow_format.jobs.commit import commit_job
 from arrow_format.storage import openat
 from arrow_format.storage.local_dir_removal import clear_roots
-from arrow_format.storage.local_dirs import make_root
+from arrow_format.storage.local_dirs import make_roots
 from arrow_format.storage.open import ObjectStat, PosixStorage
 from arrow_format.storage.root_owner import MARKER_NAME, Marker, Owner, list_roots
 from tests.compat.damages import at_opening
@@ -245,13 +245,14 @@ def test_a_local_root_is_not_cleared_through_a_link(tmp_path, outside):
     root = tmp_path / "disk" / "arrow-shuffle-job"
     listed = list_roots([str(root)], sync=False)
     marker = Marker("job", Owner("shuffle", str(tmp_path), 1))
-    make_root(str(root), marker, sync=False)
+    shuffle = PosixStorage(str(tmp_path / "s"))
+    make_roots(shuffle, "map_outputs/job", listed, marker, sync=False)
     (root / "sub").symlink_to(outside)
     clear_roots(listed, "job")
     assert files_below(outside) == ["empty", "treasure"]
     assert not root.exists()
     # A link in the place of the marker makes it nobody's.
-    make_root(str(root), marker, sync=False)
+    make_roots(shuffle, "map_outputs/job", listed, marker, sync=False)
     (root / MARKER_NAME).rename(outside / "marker")
     (root / MARKER_NAME).symlink_to(outside / "marker")
     (root / "file").write_bytes(b"")
