@@ -285,14 +285,14 @@ class _Frames(OpenChunks):
         views: list[memoryview] = []
         sizes: list[int] = []
         sections: list[list[tuple[int, int]]] = [[] for _ in positions]
-        are_all = len(positions) == len(self.schema)
         begin = 0
         for stored, places, _ in self._chunks:
             view, frames = memoryview(stored), places.frames
             begins = [0] * len(frames)
-            for i in (
-                range(len(frames)) if are_all else sorted({places.columns[i][0] for i in positions})
-            ):
+            used: Iterable[int] = range(len(frames))
+            if len(positions) < len(places.columns):  # of a filter, or without checked keys
+                used = sorted({places.columns[i][0] for i in positions})
+            for i in used:
                 _, offset, length, crc32, raw_length = frames[i]
                 piece = view[offset : offset + length]
                 if len(piece) != length or zlib.crc32(piece) != crc32:

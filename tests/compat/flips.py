@@ -45,13 +45,14 @@ def damage(case: Case, times: int, seed: int) -> Counter[str]:
         shuffle = copied(case.directory, Path(place) / case.name) / "shuffle"
         shutil.rmtree(shuffle.parent / "before", ignore_errors=True)
         files = _files(shuffle)
-        needed: dict[Path, bool] = {}
+        needed: set[Path] = set()
         while tried.total() < times:
-            file = rng.choice(files)
+            file = rng.choice(files)  # an IndexError where no file is needed
             if file not in needed:
-                needed[file] = _is_needed(case, shuffle, file)
-            if not needed[file]:
-                continue
+                if not _is_needed(case, shuffle, file):
+                    files.remove(file)
+                    continue
+                needed.add(file)
             original = file.read_bytes()
             how, bad = _damaged(rng, original)
             file.write_bytes(bad)

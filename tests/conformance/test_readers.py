@@ -10,7 +10,6 @@ import pyarrow.compute as pc
 import pytest
 
 from arrow_format import (
-    ClosedError,
     CorruptShuffleError,
     ReadOptions,
     WriteOptions,
@@ -18,6 +17,7 @@ from arrow_format import (
     write_shuffle,
 )
 from tests.conformance.test_read_memory import rows_of
+from tests.support.forked import is_closed_in_a_child
 
 N = 40
 WAYS = {
@@ -127,13 +127,5 @@ def test_a_reader_that_was_begun_before_a_fork_is_read_by_the_parent_alone(path)
     shuffle = opened(path)
     reader = shuffle.read()
     num_rows = next(reader).num_rows
-    child = os.fork()
-    if not child:
-        try:
-            next(reader)
-        except ClosedError:
-            reader.close()
-            os._exit(0)
-        os._exit(1)
-    assert os.waitpid(child, 0)[1] == 0
+    assert is_closed_in_a_child(reader)
     assert num_rows + sum(batch.num_rows for batch in reader) == shuffle.num_rows

@@ -44,6 +44,7 @@ from arrow_format.operators import in_process
 from arrow_format.operators.in_process import Workers
 from arrow_format.storage.scratch import PREFIX
 from tests.support.exhaustive import exhaustive
+from tests.support.forked import is_closed_in_a_child
 from tests.support.guarantees import guarantee
 from tests.support.small_shuffles import FAST, files_below
 
@@ -323,16 +324,7 @@ def test_a_reader_that_is_not_read_to_its_end(items, executor, end):
 def test_a_forked_process_neither_reads_on_nor_waits(items):
     reader = map_subpartitions(items, doubled, SCHEMA, **SMALL)
     num_rows = next(reader).num_rows
-    child = os.fork()
-    if not child:
-        signal.alarm(20)
-        try:
-            next(reader)
-        except ClosedError:
-            reader.close()
-            os._exit(0)
-        os._exit(1)
-    assert os.waitpid(child, 0)[1] == 0
+    assert is_closed_in_a_child(reader)
     assert num_rows + len_of(reader) == ITEMS.num_rows
 
 

@@ -665,8 +665,9 @@ class TestProgram:
                 assert f"  {command} " in completed.stdout
         assert self.start("--version").stdout.startswith("arrow-shuffle ")
 
-    def test_its_status_is_that_of_the_command(self, path):
-        """Others are those that ``main`` returns in all other tests, and 0 below."""
+    def test_its_status_is_that_of_the_command(self, path, damaged):
+        """It is 0 below."""
+        assert self.start("verify", damaged[0]).returncode == 1
         assert self.start("head", path, "--subpartition", 99).returncode == 2
 
     def test_neither_spark_nor_pandas_is_imported_to_start(self):
