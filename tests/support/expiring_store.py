@@ -52,6 +52,8 @@ class ExpiringStore:
 
     server: S3Server
     url: str = ""
+    life_s: float = LIFE_S
+    """How long credentials last: those that last no second are asked for at each request."""
     handed_out: int = 0
     """How often credentials were asked for."""
     tokens: set[str] = field(default_factory=set)
@@ -74,7 +76,7 @@ class ExpiringStore:
 
     def _token(self) -> str:
         self.handed_out += 1
-        return f"until-{time.time() + LIFE_S:.3f}"
+        return f"until-{time.time() + self.life_s:.3f}"
 
     def answer(self, asked: Asked) -> Answer:
         """Answer as the service of a container or machine, of security tokens, or as the store."""
