@@ -314,8 +314,9 @@ class _Reader:
             return self._few_numbers(wide, num_words, widths, bases, runs.few)  # type: ignore[arg-type]
         found = self._codes(widths, runs, wide, num_words)  # type: ignore[arg-type]
         # The lower word of a decimal has the number, the upper one is nought of most.
-        shape = runs.edges[-1], num_words
-        words = np.zeros(shape, wide) if num_words > 1 else np.empty(shape, wide)
+        buffer, values = _allocated(runs.edges[-1] * num_words, wide)  # type: ignore[arg-type]
+        words = values.reshape(-1, num_words)
+        words[:, 1:] = 0
         low = words[:, 0]
         for (codes, at), width, base in zip(found, widths, bases, strict=True):
             if width == AS_IT_IS:
@@ -325,7 +326,7 @@ class _Reader:
             np.add(codes, wide.type(base % (1 << 8 * size)), out=low[at], dtype=wide)  # type: ignore[union-attr]
             if num_words > 1 and (width == size or not 0 <= base < 1 << 62):
                 np.right_shift(low[at].view("<i8"), 63, out=words[at, 1].view("<i8"))
-        return pa.py_buffer(words)
+        return buffer
 
     def _few_numbers(
         self,
@@ -370,7 +371,7 @@ class _Reader:
         if runs.few is not None:
             return self._few_floats(widths, bases, digits, runs.few)
         found = self._codes(widths, runs, _FLOAT)
-        values = np.empty(runs.edges[-1], _FLOAT)
+        buffer, values = _allocated(runs.edges[-1], _FLOAT)
         for (codes, at), width, base, number in zip(found, widths, bases, digits, strict=True):
             if width == AS_IT_IS:
                 values[at] = codes
@@ -378,7 +379,7 @@ class _Reader:
             _check_digits(number)
             integers = np.add(codes, base, dtype=np.int64) if base else codes
             np.divide(integers, 10.0**number, out=values[at], dtype=_FLOAT)
-        return pa.py_buffer(values)
+        return buffer
 
     def _offsets(
         self, widths: Sequence[int], bases: Sequence[int], runs: Runs
@@ -398,7 +399,7 @@ class _Reader:
             total = sum(len(codes) * base + int(codes.sum(dtype=np.int64)) for codes, base in each)
             if total > MAX_LENGTH:
                 raise _too_long(total)
-        offsets = np.empty(runs.edges[-1] + 1, _OFFSET)
+        buffer, offsets = _allocated(runs.edges[-1] + 1, _OFFSET)
         offsets[0] = 0
         sizes = offsets[1:]
         around = []
@@ -419,7 +420,7 @@ class _Reader:
             (before + stop - start + after, before, before + stop - start)
             for (before, after), (start, stop) in zip(around, pairwise(ends), strict=True)
         ]
-        return pa.py_buffer(offsets), Runs.of(inside)
+        return buffer, Runs.of(inside)
 
     def _few_offsets(
         self, widths: Sequence[int], bases: Sequence[int], few: Few
@@ -450,6 +451,16 @@ class _Reader:
         wanted.cumsum(out=offsets[1:])
         inside = np.stack([sums.sum(axis=1), sums[:, 0], sums[:, 0] + sums[:, 1]], axis=1)
         return pa.py_buffer(offsets), Runs.of([*map(tuple, inside.tolist())])
+
+
+def _allocated(num_values: int, dtype: np.dtype[Any]) -> tuple[pa.Buffer, npt.NDArray[Any]]:
+    """Return memory for values, as a buffer and as an array.
+
+    Of Arrow's pool, which keeps what is given back: the system hands out new pages one by one, each
+    cleared first, which takes longer than to unpack values into them.
+    """
+    buffer = pa.allocate_buffer(num_values * dtype.itemsize)
+    return buffer, np.frombuffer(buffer, dtype)
 
 
 def _check_base(num_lengths: int, width: int, base: int) -> None:
