@@ -9,7 +9,7 @@ import threading
 import zlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from itertools import islice
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -287,24 +287,25 @@ class _Frames(OpenChunks):
         sections: list[list[tuple[int, int]]] = [[] for _ in positions]
         begin = 0
         for stored, places, _ in self._chunks:
-            view, frames = memoryview(stored), places.frames
-            begins = [0] * len(frames)
-            used: Iterable[int] = range(len(frames))
             if len(positions) < len(places.columns):  # of a filter, or without checked keys
-                used = sorted({places.columns[i][0] for i in positions})
-            for i in used:
-                _, offset, length, crc32, raw_length = frames[i]
-                piece = view[offset : offset + length]
-                if len(piece) != length or zlib.crc32(piece) != crc32:
-                    check_frame(piece, places.described, frames[i].number, decoder.names)
-                views.append(piece)
-                sizes.append(raw_length)
-                begins[i] = begin
-                begin += raw_length
-            for of_column, i in zip(sections, positions, strict=True):
-                held, start, stop = places.columns[i]
-                begins_at = begins[held]
-                of_column.append((begins_at + start, begins_at + stop))
+                places = places.of_columns(positions)
+                of_columns = places.columns
+            else:
+                of_columns = [places.columns[i] for i in positions]
+            view = memoryview(stored)
+            pieces = [
+                view[offset : offset + length]
+                for offset, length in zip(places.offset, places.length, strict=True)
+            ]
+            if [*map(len, pieces)] != places.length or [*map(zlib.crc32, pieces)] != places.crc32:
+                for piece, number in zip(pieces, places.number, strict=True):
+                    check_frame(piece, places.described, number, decoder.names)
+            views += pieces
+            sizes += places.raw_length
+            begins = [*accumulate(places.raw_length, initial=begin)]
+            begin = begins[-1]
+            for of_column, (held, start, stop) in zip(sections, of_columns, strict=True):
+                of_column.append((begins[held] + start, begins[held] + stop))
         try:
             content = _content(views, sizes)
             columns = zip([decoder.columns[i] for i in positions], sections, strict=True)

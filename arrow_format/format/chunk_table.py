@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import InitVar, dataclass, field, fields
 from enum import IntEnum
-from itertools import accumulate, islice
+from itertools import accumulate, islice, pairwise, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -44,22 +44,11 @@ FRAME_BYTES = 12
 """Bytes of memory that a frame of a table takes."""
 
 
-class FramePlace(NamedTuple):
-    """A frame of a chunk. Plain integers: for few columns they are much faster than arrays."""
-
-    number: int
-    offset: int
-    """Byte at which it starts, of the chunk, or of what is fetched of it."""
-    length: int
-    """Its stored bytes."""
-    crc32: int
-    """CRC-32 (zlib) of these."""
-    raw_length: int
-    """Bytes of its columns before compression."""
-
-
 class ChunkPlaces(NamedTuple):
-    """Where some columns of a chunk are."""
+    """Where some columns of a chunk are, and the frames that have them, by ascending number.
+
+    Plain integers: for few columns they are much faster than arrays.
+    """
 
     table: ChunkTable
     chunk: int
@@ -68,10 +57,32 @@ class ChunkPlaces(NamedTuple):
     """Rows of the chunk."""
     encoding: int
     """Mostly a value of :class:`Encoding`; another where a newer version wrote the chunk."""
-    frames: list[FramePlace]
-    """Those that have the columns, ascending."""
+    number: list[int]
+    """Of each of these frames, among all of the chunk."""
+    offset: list[int]
+    """Byte at which each starts, of the chunk, or of what is fetched of it."""
+    length: list[int]
+    """Stored bytes of each."""
+    crc32: list[int]
+    """CRC-32 (zlib) of these."""
+    raw_length: list[int]
+    """Bytes of the columns of each before compression."""
     columns: list[tuple[int, int, int]]
     """For each column which of these frames has it, and its bytes ``[start, stop)`` there."""
+
+    def of_columns(self, positions: Sequence[int]) -> ChunkPlaces:
+        """Return the same of some of the columns."""
+        wanted = [self.columns[i] for i in positions]
+        used = sorted({held for held, _, _ in wanted})
+        index = {held: i for i, held in enumerate(used)}
+        return self._replace(
+            number=[self.number[i] for i in used],
+            offset=[self.offset[i] for i in used],
+            length=[self.length[i] for i in used],
+            crc32=[self.crc32[i] for i in used],
+            raw_length=[self.raw_length[i] for i in used],
+            columns=[(index[held], start, stop) for held, start, stop in wanted],
+        )
 
     @property
     def described(self) -> ChunkFrames:
@@ -266,14 +277,21 @@ class ChunkTable:
             lengths = self.frame_length[first:end].tolist()
             sums = self.frame_crc32[first:end].tolist()
             offsets = [*accumulate(lengths, initial=0)]
-            frames = [
-                FramePlace(frame, offsets[frame], lengths[frame], sums[frame], raw_length)
-                for frame, raw_length in ends.items()
-            ]
             index = {frame: i for i, frame in enumerate(ends)}
-            in_frames = [(index[frame_of[i]], stops[i] - raw_lengths[i], stops[i]) for i in columns]
-            num_rows, encoding = int(self.num_rows[chunk]), int(self.encoding[chunk])
-            found.append(ChunkPlaces(self, chunk, num_rows, encoding, frames, in_frames))
+            found.append(
+                ChunkPlaces(
+                    self,
+                    chunk,
+                    int(self.num_rows[chunk]),
+                    int(self.encoding[chunk]),
+                    [*ends],
+                    [offsets[frame] for frame in ends],
+                    [lengths[frame] for frame in ends],
+                    [sums[frame] for frame in ends],
+                    [*ends.values()],
+                    [(index[frame_of[i]], stops[i] - raw_lengths[i], stops[i]) for i in columns],
+                )
+            )
         return found
 
     def _places_of_many(self, chunks: Sequence[int], columns: Sequence[int]) -> list[ChunkPlaces]:
@@ -298,25 +316,32 @@ class ChunkTable:
         edges = np.searchsorted(frame, table.first_frame)
         before = np.append(0, table.frame_length.cumsum())
         chunk = np.repeat(firsts, np.diff(edges))
-        frames = map(
-            FramePlace,
-            (frame - chunk).tolist(),
-            (before[frame] - before[chunk]).tolist(),
-            table.frame_length[frame].tolist(),
-            table.frame_crc32[frame].tolist(),
-            raw_lengths.tolist(),
-        )
+        cuts = [*pairwise(edges.tolist())]
+
+        def of_chunks(values: npt.NDArray[Any]) -> list[list[int]]:
+            listed = values.tolist()
+            return [listed[first:end] for first, end in cuts]
+
         in_frames = zip(
             (index.reshape(at.shape) - edges[:-1, None]).ravel().tolist(),
             (stops[at] - sizes[at]).ravel().tolist(),
             stops[at].ravel().tolist(),
             strict=True,
         )
-        known = chunks, table.num_rows.tolist(), table.encoding.tolist(), np.diff(edges).tolist()
-        m = len(columns)
         return [
-            ChunkPlaces(self, one, rows, how, [*islice(frames, count)], [*islice(in_frames, m)])
-            for one, rows, how, count in zip(*known, strict=True)
+            *map(
+                ChunkPlaces,
+                repeat(self),
+                chunks,
+                table.num_rows.tolist(),
+                table.encoding.tolist(),
+                of_chunks(frame - chunk),
+                of_chunks(before[frame] - before[chunk]),
+                of_chunks(table.frame_length[frame]),
+                of_chunks(table.frame_crc32[frame]),
+                of_chunks(raw_lengths),
+                ([*islice(in_frames, len(columns))] for _ in chunks),
+            )
         ]
 
     def frames(self, chunk: int) -> ChunkFrames:

@@ -68,7 +68,7 @@ class FetchedChunk(NamedTuple):
     @property
     def packed_bytes(self) -> int:
         """Bytes of its columns before compression."""
-        return sum(frame.raw_length for frame in self.part.places.frames)
+        return sum(self.part.places.raw_length)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import groupby, islice, pairwise, repeat
+from itertools import accumulate, groupby, islice, pairwise, repeat
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from arrow_format.arrays.row_sizes import runs_within
 from arrow_format.errors import OptionError
-from arrow_format.format.chunk_table import FRAMES, ChunkPlaces, FramePlace
+from arrow_format.format.chunk_table import FRAMES, ChunkPlaces
 from arrow_format.format.regions import RegionKind
 
 if TYPE_CHECKING:
@@ -237,15 +237,12 @@ def with_places(chunk: ChunkRead, places: ChunkPlaces, max_gap_bytes: int) -> Ch
     It is wanted whole where no gap between them, nor before and behind, is more than
     ``max_gap_bytes``: to cut it into its frames would gain nothing.
     """
-    unwanted = chunk.length - sum([frame.length for frame in places.frames])
-    if (places.frames and unwanted <= max_gap_bytes) or places.encoding != FRAMES:
-        return chunk._replace(pieces=None, places=places)
+    unwanted = chunk.length - sum(places.length)
+    if (places.length and unwanted <= max_gap_bytes) or places.encoding != FRAMES:
+        return ChunkRead(*chunk[:7], None, places)
     pieces: list[tuple[int, int]] = []
-    fetched: list[FramePlace] = []
-    num_bytes = end = most = 0
-    for number, start, length, crc32, raw_length in places.frames:
-        fetched.append(FramePlace(number, num_bytes, length, crc32, raw_length))
-        num_bytes += length
+    end = most = 0
+    for start, length in zip(places.offset, places.length, strict=True):
         if start > end or not pieces:
             most = max(most, start - end)
             pieces.append((chunk.offset + start, length))
@@ -253,8 +250,9 @@ def with_places(chunk: ChunkRead, places: ChunkPlaces, max_gap_bytes: int) -> Ch
             pieces[-1] = (pieces[-1][0], pieces[-1][1] + length)
         end = start + length
     if pieces and max(most, chunk.length - end) <= max_gap_bytes:
-        return chunk._replace(pieces=None, places=places)
-    return chunk._replace(pieces=tuple(pieces), places=places._replace(frames=fetched))
+        return ChunkRead(*chunk[:7], None, places)
+    fetched = [*accumulate(places.length[:-1], initial=0)] if pieces else []
+    return ChunkRead(*chunk[:7], tuple(pieces), places._replace(offset=fetched))
 
 
 def without_places(chunk: ChunkRead) -> ChunkRead:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arrow_format.format import chunk_table
-from arrow_format.format.chunk_table import ChunkFrames, ChunkTable, Encoding, FramePlace
+from arrow_format.format.chunk_table import ChunkFrames, ChunkTable, Encoding
 
 
 @st.composite
@@ -51,16 +51,18 @@ def test_places_are_those_that_follow_from_the_frames_of_a_chunk(many, made, dat
         assert places.num_rows == int(table.num_rows[places.chunk])
         assert places.encoding == Encoding.FRAMES
         used = sorted({frames.column_frame[i] for i in columns})
-        assert places.frames == [
-            FramePlace(
-                frame,
-                frames.edges[frame],
-                frames.length[frame],
-                frames.crc32[frame],
-                sum(frames.column_raw_length[i] for i in frames.columns_of(frame)),
-            )
-            for frame in used
+        assert places.number == used
+        assert places.offset == [frames.edges[frame] for frame in used]
+        assert places.length == [frames.length[frame] for frame in used]
+        assert places.crc32 == [frames.crc32[frame] for frame in used]
+        assert places.raw_length == [
+            sum(frames.column_raw_length[i] for i in frames.columns_of(frame)) for frame in used
         ]
         assert places.columns == [
             (used.index(frames.column_frame[i]), *place_of(frames, i)) for i in columns
         ]
+        some = data.draw(
+            st.lists(st.sampled_from(range(len(columns))), max_size=4) if columns else st.just([])
+        )
+        (expected,) = table.places([places.chunk], [columns[i] for i in some])
+        assert places.of_columns(some) == expected
