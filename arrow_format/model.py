@@ -224,8 +224,6 @@ class MapOutput:
         Number of the attempt, from 0.
     files
         Files in reading order.
-    counters
-        Counters by name, see :class:`arrow_format.write.counters.MapCounters`.
     position
         Its place in reading order: of a merged one, that of its first input. None before the
         commit.
@@ -238,7 +236,6 @@ class MapOutput:
     map_task: int
     attempt: int
     files: tuple[PartitionedFile, ...]
-    counters: Mapping[str, int] = field(default_factory=dict)
     position: Position | None = None
     column_ids: tuple[int, ...] = ()
 
@@ -267,12 +264,14 @@ class MapStatus:
     """What a finished map task reports to the commit.
 
     The two arrays have one value per subpartition. They are None when they are too large to send;
-    the commit then reads the indexes instead.
+    the commit then reads the indexes instead. ``counters`` are by name, see
+    :class:`arrow_format.write.counters.MapCounters`.
     """
 
     output: MapOutput
     subpartition_rows: Int64Array | None = None
     subpartition_bytes: Int64Array | None = None
+    counters: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,14 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
-from pyspark.sql.types import BinaryType, IntegerType, LongType, StructType
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructType
 
 from arrow_format.errors import ShuffleError
 from arrow_format.log.outputs import MapOutputs, decode_each, encode_outputs
 from arrow_format.log.totals import decode_each_totals, encode_totals
-from arrow_format.model import MapStatus
+from arrow_format.model import MapStatus, Natural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,6 +35,7 @@ STATUS_SCHEMA = (
     .add("num_rows", LongType(), nullable=False)
     .add("num_bytes", LongType(), nullable=False)
     .add("map_output", BinaryType(), nullable=False)
+    .add("counters", StringType(), nullable=False)
     .add("totals", BinaryType(), nullable=True)
 )
 """Columns of a map status as a row: one row per map task."""
@@ -58,6 +60,7 @@ def status_to_row(status: MapStatus) -> dict[str, Any]:
         "num_rows": status.output.num_rows,
         "num_bytes": status.output.num_bytes,
         "map_output": encode_outputs(MapOutputs.of([status.output])),
+        "counters": msgspec.json.encode(dict(status.counters)).decode(),
         "totals": totals,
     }
 
@@ -85,9 +88,10 @@ def _decoded(rows: Sequence[Mapping[str, Any]]) -> Iterator[MapStatus]:
     outputs = decode_each([bytes(row["map_output"]) for row in rows])
     encoded = [row["totals"] for row in rows]
     totals = _decoded_totals(bytes(part) for part in encoded if part is not None)
-    for output, part in zip(outputs, encoded, strict=True):
-        own = () if part is None else next(totals)
-        yield MapStatus(replace(output, position=None), *own)
+    for output, part, row in zip(outputs, encoded, rows, strict=True):
+        own = (None, None) if part is None else next(totals)
+        counters = msgspec.json.decode(row["counters"], type=dict[str, Natural])
+        yield MapStatus(replace(output, position=None), own[0], own[1], counters)
 
 
 def _decoded_totals(parts: Iterator[bytes]) -> Iterator[Totals]:

@@ -115,7 +115,7 @@ def commit_job(
     mode = check_mode(mode)
     check_version_number(expected_version)
     log = CommitLog(job.storage)
-    outputs, totals = complete_outputs(job, statuses, expected_map_outputs)
+    outputs, totals, counters = complete_outputs(job, statuses, expected_map_outputs)
     begun = job = dataclasses.replace(job, num_map_tasks=len(outputs))
     before: CommittedTransaction | None = None
     are_checked = False
@@ -174,6 +174,7 @@ def commit_job(
             "transaction": transaction,
             "map_outputs": with_ids(give_ids(job.data_schema, [columns], 0), job.unlogged),
             "totals": totals,
+            "counters": {name: count for name, count in counters.items() if count},
         }
         if pending:
             fields["pending_shape"] = shape
@@ -295,7 +296,6 @@ def _receipt_again(storage: Storage, committed: CommittedTransaction) -> Shuffle
 
 def receipt_of(storage: Storage, entry: LogEntry) -> ShuffleReceipt:
     """Return the receipt of an entry in the log."""
-    outputs = entry.map_outputs
     rows, sizes = sum_totals([entry.totals], entry.num_subpartitions)
     return ShuffleReceipt(
         path=storage.root,
@@ -306,5 +306,5 @@ def receipt_of(storage: Storage, entry: LogEntry) -> ShuffleReceipt:
         num_subpartitions=entry.num_subpartitions,
         subpartition_rows=to_arrow(rows),
         subpartition_bytes=to_arrow(sizes),
-        counters=sum_counters(output.counters for output in outputs),
+        counters=sum_counters([entry.counters]),
     )

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import time
 import uuid
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -51,7 +50,6 @@ from arrow_format.read.key_search import Matches, search
 from arrow_format.storage.local_dirs import WriteRoots, known_roots
 from arrow_format.storage.open import Place, open_storage
 from arrow_format.storage.root_owner import directory_id
-from arrow_format.write.counters import sum_counters
 from arrow_format.write.merger import ignore
 from arrow_format.write.row_deleter import RowDeleter
 
@@ -485,7 +483,6 @@ class _Deletion:
         self, job: ShuffleJob, roots: WriteRoots, number: int, holding: _Holding, totals: Totals
     ) -> Replacement:
         """Write one map output without the rows, and add to the totals per subpartition."""
-        started = time.perf_counter_ns()
         output = holding.output
         deleter = RowDeleter(
             self._keys, roots, job.metadata(number, 0), job.options, self._on_bytes
@@ -501,14 +498,7 @@ class _Deletion:
                 files.append(written)
         if not files:
             return Replacement((output,), ())
-        counters = sum_counters([output.counters]) | {
-            "num_rows": sum(file.num_rows for file in files),
-            "raw_bytes": sum(file.raw_bytes for file in files),
-            "stored_bytes": sum(file.data_bytes for file in files),
-            "num_regions": sum(file.num_regions for file in files),
-            "merge_ns": time.perf_counter_ns() - started,
-        }
-        kept = MapOutput(job.job_id, number, 0, tuple(files), counters, output.position)
+        kept = MapOutput(job.job_id, number, 0, tuple(files), output.position)
         return Replacement((output,), (kept,))
 
     def _files_of(self, outputs: Iterable[MapOutput]) -> tuple[HoldingFile, ...]:

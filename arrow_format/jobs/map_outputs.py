@@ -6,15 +6,18 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from arrow_format.concurrency import run_concurrently
 from arrow_format.errors import CorruptShuffleError, ShuffleError
 from arrow_format.log.framing import MALFORMED
 from arrow_format.log.outputs import MapOutputs, decode_outputs, encode_outputs
+from arrow_format.model import Natural
 from arrow_format.options import normal_directory
 from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.local_dirs import ReadRoots
+from arrow_format.write.counters import sum_counters
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,8 +30,10 @@ if TYPE_CHECKING:
 
 def complete_outputs(
     job: ShuffleJob, statuses: Iterable[MapStatus], expected: int | None
-) -> tuple[MapOutputs, Totals]:
-    """Return the map outputs by map task, with their rows and bytes per subpartition.
+) -> tuple[MapOutputs, Totals, dict[str, int]]:
+    """Return the map outputs by map task, their rows and bytes per subpartition, their counters.
+
+    Both are those of all tasks together.
 
     Statuses are taken one by one and not kept: their totals would take gigabytes where there are
     tens of thousands of map tasks and subpartitions. Totals that are absent or do not add up are
@@ -40,8 +45,10 @@ def complete_outputs(
     n = job.num_subpartitions
     outputs, uncounted = [], []
     totals = np.zeros(n, np.int64), np.zeros(n, np.int64)
+    counters: dict[str, int] = {}
     for status in statuses:
         outputs.append(status.output)
+        counters = sum_counters([counters, _counters_of(job, status)])
         own = _own_totals(status, n)
         if own is None:
             uncounted.append(status.output)
@@ -50,7 +57,22 @@ def complete_outputs(
     complete = in_task_order(job, outputs, expected)
     for read in _read_totals(job, uncounted):
         _add(totals, read)
-    return complete, totals
+    return complete, totals, counters
+
+
+def _counters_of(job: ShuffleJob, status: MapStatus) -> dict[str, int]:
+    try:
+        return msgspec.convert(status.counters, dict[str, Natural])
+    except msgspec.ValidationError as error:
+        msg = _refused(job, status.output, f"has counters that are none ({error})")
+        raise ShuffleError(msg) from error
+
+
+def _refused(job: ShuffleJob, output: MapOutput, problem: str) -> str:
+    return (
+        f"{job.storage.root}: map task {output.map_task}, attempt {output.attempt}, {problem}; "
+        "nothing was committed. Pass map statuses on as the tasks gave them"
+    )
 
 
 def _add(totals: Totals, more: Totals) -> None:
@@ -85,11 +107,7 @@ def in_task_order(
     all_are_readable = next(_refused_by_readers(outputs), None) is None
     for output in outputs:
         for problem in _problems(job, output, is_readable=all_are_readable):
-            msg = (
-                f"{job.storage.root}: map task {output.map_task}, attempt {output.attempt}, "
-                f"{problem}; nothing was committed. Pass map statuses on as the tasks gave them"
-            )
-            raise ShuffleError(msg)
+            raise ShuffleError(_refused(job, output, problem))
     return MapOutputs.of(outputs)
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import secrets
-import time
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, groupby
 from operator import itemgetter
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -26,7 +24,6 @@ from arrow_format.options import WriteOptions
 from arrow_format.read.index_cache import IndexCache
 from arrow_format.storage.local_dirs import ReadRoots, WriteRoots, first_root
 from arrow_format.write.clustering import region_chunk_bytes
-from arrow_format.write.counters import sum_counters
 from arrow_format.write.merge_check import (
     MAX_COMPARED_BYTES,
     MAX_COMPARED_ROWS,
@@ -40,11 +37,11 @@ from arrow_format.write.merger import ignore, merge_files
 from arrow_format.write.region_file import read_back, write_region_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from arrow_format.jobs.job import ShuffleJob
     from arrow_format.log.totals import Totals
-    from arrow_format.model import PartitionedFile, Position
+    from arrow_format.model import Position
     from arrow_format.options import Codec
     from arrow_format.read.partitioned_file import PartitionedFileReader
     from arrow_format.read.shuffle import Shuffle
@@ -100,7 +97,6 @@ class MapOutputMerges:
         self, job: ShuffleJob, number: int, attempt: int, on_bytes: Callable[[int], None] = ignore
     ) -> MapStatus:
         """Copy or join the regions of some map outputs."""
-        started = time.perf_counter_ns()
         inputs, version = self._inputs(number), self.shuffle.snapshot.newest
         indexes = IndexCache(job.storage)
         reported = 0
@@ -122,8 +118,7 @@ class MapOutputMerges:
         )
         # Bytes between chunks, and what the bytes of regions lost to rounding.
         on_bytes(sum(output.num_bytes for output in inputs) - reported)
-        counters = sum_counters(output.counters for output in inputs)
-        output = _map_output(job, number, attempt, [merged.file], started, counters)
+        output = MapOutput(job.job_id, number, attempt, (merged.file,))
         return MapStatus(output, np.zeros_like(merged.added_bytes), merged.added_bytes)
 
     def replacements(
@@ -175,7 +170,6 @@ class SubpartitionMerge:
         self, job: ShuffleJob, number: int, attempt: int, on_bytes: Callable[[int], None] = ignore
     ) -> MapStatus:
         """Read a range of subpartitions from all map outputs, and write it as one region."""
-        started = time.perf_counter_ns()
         piece, shuffle = self.pieces[number], self.shuffle
         if piece.kind is RegionKind.UNICAST and self._has_many_regions(piece):
             status = self._write_sorted(job, number, attempt)
@@ -195,10 +189,10 @@ class SubpartitionMerge:
         on_bytes(piece.num_bytes)
         if written is None:
             nought = np.zeros(shuffle.num_subpartitions, np.int64)
-            return MapStatus(_map_output(job, number, attempt, [], started), nought, nought)
+            return MapStatus(MapOutput(job.job_id, number, attempt, ()), nought, nought)
         self._compare(piece, [written])
         file = replace(written.file, placed=self._is_placed)
-        return MapStatus(_map_output(job, number, attempt, [file], started), *written.totals)
+        return MapStatus(MapOutput(job.job_id, number, attempt, (file,)), *written.totals)
 
     def _raw_bytes(self, piece: Piece) -> int:
         return piece.num_bytes * self.shuffle.snapshot.raw_bytes // max(self.shuffle.num_bytes, 1)
@@ -276,7 +270,7 @@ class SubpartitionMerge:
         self, job: ShuffleJob, statuses: Iterable[MapStatus]
     ) -> tuple[list[Replacement], Totals]:
         """Return one replacement: of all map outputs."""
-        outputs, (rows, sizes) = complete_outputs(job, statuses, self.num_tasks)
+        outputs, (rows, sizes), _ = complete_outputs(job, statuses, self.num_tasks)
         n = job.num_subpartitions
         shuffle = self.shuffle
         before = to_numpy(shuffle.subpartition_rows), to_numpy(shuffle.subpartition_bytes)
@@ -307,24 +301,6 @@ def _roots(job: ShuffleJob, number: int, attempt: int) -> WriteRoots:
     # A task that outlives an abort must not make the directory again: nothing would remove it.
     storage, local = job.storage.without_new_directories(), job.open_local_roots()
     return WriteRoots(storage, local, first_root(job.job_id, number + attempt, 1 + len(local)))
-
-
-def _map_output(
-    job: ShuffleJob,
-    number: int,
-    attempt: int,
-    files: Sequence[PartitionedFile],
-    started_ns: int,
-    counters: Mapping[str, int] = MappingProxyType({}),
-) -> MapOutput:
-    written = {
-        "num_rows": sum(file.num_rows for file in files),
-        "raw_bytes": sum(file.raw_bytes for file in files),
-        "stored_bytes": sum(file.data_bytes for file in files),
-        "num_regions": sum(file.num_regions for file in files),
-        "merge_ns": time.perf_counter_ns() - started_ns,
-    }
-    return MapOutput(job.job_id, number, attempt, tuple(files), {**counters, **written})
 
 
 def _position(inputs: Sequence[MapOutput]) -> Position:

@@ -405,6 +405,7 @@ class EntryFields(TypedDict, total=False):
     map_outputs: MapOutputs
     removed: pa.Array
     totals: Totals
+    counters: dict[str, int]
     pending_shape: VersionShape
 
 

@@ -131,6 +131,8 @@ class LogEntry(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Rows that these store; a broadcast row counts once."""
     num_bytes: Natural = 0
     """Bytes of their data files."""
+    counters: dict[str, Natural] = {}
+    """What the tasks that wrote them did, added up; without those that are 0. For information."""
     pending_shape: VersionShape | None = None
     """Of pending map outputs."""
     range: Range | None = None
@@ -270,7 +272,8 @@ def jobs_of(entry: LogEntry) -> pa.Table:
 
 def blank_of(entry: LogEntry) -> LogEntry:
     """Return what is left of an entry when it is made blank."""
-    return replace(entry, operation=BLANK, state=LogState(), pending_shape=None, content=_NOTHING)
+    nothing = {"state": LogState(), "pending_shape": None, "counters": {}, "content": _NOTHING}
+    return replace(entry, operation=BLANK, **nothing)
 
 
 def end_of_job(entry: LogEntry, job_id: str) -> JobEnd | None:

@@ -35,7 +35,7 @@ from arrow_format.model import (
 from arrow_format.options import is_absolute_directory, normal_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from arrow_format.model import Int64Array
 
@@ -86,7 +86,6 @@ SCHEMA = pa.schema(
         _required("attempt", pa.int64()),
         # None until then, too.
         _required("column_ids", pa.list_(_required("item", pa.int32()))),
-        _required("counters", pa.map_(pa.string(), _required("value", pa.int64()))),
         _required("files", pa.list_(_required("item", _FILE))),
     ]
 )
@@ -133,7 +132,6 @@ def to_table(outputs: Sequence[MapOutput]) -> pa.Table:
         "map_task": _integers(output.map_task for output in outputs),
         "attempt": _integers(output.attempt for output in outputs),
         "column_ids": _id_lists([output.column_ids for output in outputs]),
-        "counters": _maps([output.counters for output in outputs]),
         "files": list_array(
             (len(output.files) for output in outputs),
             pa.StructArray.from_arrays(
@@ -174,18 +172,6 @@ def _id_lists(of_outputs: Sequence[tuple[int, ...]]) -> pa.ListArray:
     return list_array(map(len, of_outputs), to_arrow(ids), SCHEMA.field("column_ids").type)
 
 
-def _maps(counters: Sequence[Mapping[str, int]]) -> pa.MapArray:
-    type_ = SCHEMA.field("counters").type
-    entries = pa.StructArray.from_arrays(
-        [
-            text_array(name for named in counters for name in named),
-            _integers(value for named in counters for value in named.values()),
-        ],
-        fields=[type_.key_field, type_.item_field],
-    )
-    return list_array(map(len, counters), entries, type_)
-
-
 def to_outputs(table: pa.Table) -> Iterator[MapOutput]:
     """Inverse of :func:`to_table`."""
     files = iter(_to_files(files_in(table)))
@@ -197,7 +183,6 @@ def to_outputs(table: pa.Table) -> Iterator[MapOutput]:
             map_task=row["map_task"],
             attempt=row["attempt"],
             files=tuple(islice(files, count)),
-            counters=dict(row["counters"]),
             position=Position(row["version"], row["order"], row["last_version"]),
             column_ids=ids,
         )
@@ -258,7 +243,7 @@ def problems(table: pa.Table) -> Iterator[str]:
     files = files_in(table)
     columns = [column_in(table, name) for name in _INTEGERS]
     names = (*_NUMBERS, *MASK_NUMBERS)
-    columns += [column_in(table, "counters").items, *(files.field(name) for name in names)]
+    columns += [files.field(name) for name in names]
     statistics = files.field("statistics")
     columns += [statistics.flatten().field(name) for name in ("column", "null_count")]
     unsigned = [to_numpy(column).view(np.uint64) for column in columns]

@@ -1,4 +1,4 @@
-"""What a map task did, in numbers: reported in its map status, the log and the receipt.
+"""What a map task did, in numbers: reported in its map status, in the log and receipt as sums.
 
 Times are nanoseconds of wall clock, sizes bytes. Apart from the modules that count, because
 commits, merges and the command add counters up too. Source: Flink's ``numBytesOut`` and
@@ -83,8 +83,8 @@ class MapCounters:
 
 
 def sum_counters(several: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Return the sum of counters by name; a missing name counts 0."""
-    total: dict[str, int] = {}
+    """Return the sum of counters by name; one that is missing counts 0."""
+    total = MapCounters().as_dict()
     for counters in several:
         for name, count in counters.items():
             total[name] = total.get(name, 0) + count

@@ -225,9 +225,9 @@ class MapOutputWriter:
                 self._metadata.map_task,
                 self._metadata.attempt,
                 tuple(self._files),
-                counters.as_dict(),
             ),
             *self._totals,
+            counters.as_dict(),
         )
 
     def _rewrite(self) -> None:

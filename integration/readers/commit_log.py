@@ -24,8 +24,7 @@ _FILE = fields(
 )
 _ADDED = fields(
     "version:int64 order last_version job_id:string map_task:int64 attempt column_ids:[int32 "
-    "counters:counts files:[file",
-    counts=pa.map_(pa.string(), pa.int64()),
+    "files:[file",
     file=pa.struct(_FILE),
 )
 _TOTALS = fields("num_rows:int64 num_bytes")

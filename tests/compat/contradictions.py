@@ -66,7 +66,7 @@ def _reframed(change: Callable[[bytes], bytes], stated: int | None = None) -> An
 
 def _large_section(version: Version) -> None:
     """More than 64 MiB, and more than 1,000 times its length."""
-    version.outputs[0]["counters"] = [("x" * (64 << 20), 1)]
+    version.put_maximum(b"x" * (64 << 20))
 
 
 def _null(version: Version) -> None:

@@ -405,7 +405,7 @@ def _gaps(version: Version) -> None:
 def _large_section(version: Version) -> None:
     """More than 64 MiB, of less than 1,000 times its length."""
     noise = random.Random(1).randbytes(70_000).hex()
-    version.outputs[0]["counters"] = [(noise + "x" * (64 << 20), 1)]
+    version.put_maximum(b"x" * (64 << 20) + noise.encode())
 
 
 BYTES: tuple[tuple[Callable[[Version], object], dict[str, list[Any]]], ...] = (

@@ -85,6 +85,12 @@ class Version:
         """The only part of the only block."""
         return self.blocks[0][0]
 
+    def put_maximum(self, text: bytes) -> None:
+        """Have the log say that no text of the file is above one."""
+        number = ROWS.column_names.index("s") + 1
+        bounds = {"column": number, "minimum": b"", "maximum": text, "null_count": 0}
+        self.file["statistics"] = [bounds]
+
     def columns(self) -> list[bytes]:
         """Return the packed columns of the chunk."""
         place, (length,) = self.part["chunk_gap"][0], self.part["frame_length"]

@@ -153,7 +153,7 @@ def test_switching_writes_out_the_other_rows_first(tmp_path, codec):
         RegionKind.UNICAST, RegionKind.BROADCAST, RegionKind.UNICAST,
     ]  # fmt: skip
     assert [region.num_rows for region in regions] == [3, 2, 1]
-    counters = status.output.counters
+    counters = status.counters
     assert (counters["switch_flushes"], counters["final_flushes"]) == (2, 1)
     assert (counters["num_regions"], counters["num_broadcast_regions"]) == (3, 1)
     assert counters["num_rows"] == file.num_rows == 6
@@ -193,20 +193,19 @@ def test_a_broadcast_larger_than_the_buffer_becomes_several_regions(tmp_path):
     with SortMergeResultPartition(storage, "job", metadata_of(3, SCHEMA), options) as partition:
         partition.broadcast(rows_of(range(500)))
         status = partition.finish()
-    assert status.output.counters["large_batches"] == 1
-    assert status.output.counters["num_broadcast_regions"] > 3
+    assert status.counters["large_batches"] == 1
+    assert status.counters["num_broadcast_regions"] > 3
     assert status.subpartition_rows.tolist() == [500] * 3
 
 
 def test_rows_for_all_among_others_do_not_cut_regions_to_pieces(tmp_path):
     # Every batch of 1,000 rows has one for everybody; regions still fill the buffer.
     batches = [rows_of([BROADCAST, *[i % 6 for i in range(999)]], k * 1000) for k in range(50)]
-    write_shuffle(
+    receipt = write_shuffle(
         batches, tmp_path / "s", num_subpartitions=6, partitioner=FromColumn(),
         options=WriteOptions(sync=False),
     )  # fmt: skip
-    (output,) = open_shuffle(tmp_path / "s").map_outputs
-    assert output.counters["num_regions"] == 2
+    assert receipt.counters["num_regions"] == 2
 
 
 def test_ids_below_broadcast_are_refused(tmp_path):

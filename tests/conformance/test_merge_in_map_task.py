@@ -53,11 +53,11 @@ def test_a_map_task_joins_its_regions(storage, codec):
     status = run_task(storage, replace(REWRITING, codec=codec))
     assert len(files_below(storage._root)) == len(before) + 2, "the files of before are gone"
     (file,), (many,) = status.output.files, plain.output.files
-    assert many.num_regions == plain.output.counters["num_regions"]
+    assert many.num_regions == plain.counters["num_regions"]
     assert 1 < file.num_regions <= -(-many.num_regions // MIN_FAN_IN)
     index, unmerged = PartitionedFileReader(storage, file), PartitionedFileReader(storage, many)
     assert rows_in(index) == rows_in(unmerged)
-    counters = status.output.counters
+    counters = status.counters
     assert counters["num_regions"] == file.num_regions
     assert counters["merged_regions"] == many.num_regions > 10
     assert counters["merge_ns"] > 0
@@ -68,7 +68,7 @@ def test_a_map_task_joins_its_regions(storage, codec):
 
 def test_by_default_it_leaves_them(storage):
     status = run_task(storage, TINY)
-    assert status.output.counters["merged_regions"] == status.output.counters["merge_ns"] == 0
+    assert status.counters["merged_regions"] == status.counters["merge_ns"] == 0
     assert status.output.files[0].num_regions > 10
 
 
@@ -83,7 +83,7 @@ def test_files_that_were_rolled_over_become_one(storage, monkeypatch):
     monkeypatch.setattr("arrow_format.write.map_output.MAX_INDEX_BYTES", 300)
     status = run_task(storage, REWRITING)
     (file,) = status.output.files
-    assert file.num_regions < status.output.counters["merged_regions"] // 4
+    assert file.num_regions < status.counters["merged_regions"] // 4
     assert status.subpartition_rows.sum() == 600
     assert len(files_below(storage._root / "out")) == 2
 
@@ -105,8 +105,8 @@ def test_a_disk_without_room_for_both_keeps_what_is_there(storage, monkeypatch):
             status = run_task(storage, options)
         (file,) = status.output.files
         assert file.num_regions > 1
-        assert status.output.counters["merged_regions"] == 0
-        assert status.output.counters["merge_ns"] > 0
+        assert status.counters["merged_regions"] == 0
+        assert status.counters["merge_ns"] > 0
         assert status.subpartition_bytes.sum() == status.output.num_bytes
         assert len(files_below(storage._root / "out")) == 2, "no half of a merged file"
         PartitionedFileReader(storage, file)
@@ -149,9 +149,9 @@ def test_regions_that_cannot_be_joined_stay_as_they_are(storage, monkeypatch, er
     monkeypatch.setattr(RegionJoiner, "parts", fail)
     status = run_task(storage, replace(TINY, rewrite=rewrite))
     (file,) = status.output.files
-    assert file.num_regions == status.output.counters["num_regions"] > 10
-    assert status.output.counters["merged_regions"] == 0
-    assert status.output.counters["failed_rewrites"] == 1
+    assert file.num_regions == status.counters["num_regions"] > 10
+    assert status.counters["merged_regions"] == 0
+    assert status.counters["failed_rewrites"] == 1
     assert status.subpartition_bytes.sum() == status.output.num_bytes
     assert len(files_below(storage._root / "out")) == 2, "no half of a merged file"
     assert len(rows_in(PartitionedFileReader(storage, file))) == 600

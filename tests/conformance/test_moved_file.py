@@ -108,7 +108,7 @@ def test_regions_move_when_a_full_disk_takes_no_end(tmp_path, monkeypatch, codec
     status = run_map_task(job, 0, 0, table_of().to_batches())
     assert roots_of(status, tmp_path) == [0]
     assert data_files(tmp_path / "d1") == []
-    counters = status.output.counters
+    counters = status.counters
     assert counters["failed_directories"] == 1
     assert counters["num_rows"] == ROWS
     assert counters["num_regions"] == sum(file.num_regions for file in status.output.files)
@@ -141,7 +141,7 @@ def test_regions_move_once_more_when_the_next_disk_is_full_too(tmp_path, monkeyp
     job = begin(tmp_path / "s", options_of(tmp_path / "d1", tmp_path / "d2", codec=codec))
     status = run_map_task(job, 0, 0, table_of().to_batches())
     assert roots_of(status, tmp_path) == [0]
-    assert status.output.counters["failed_directories"] == 2
+    assert status.counters["failed_directories"] == 2
     assert data_files(tmp_path / "d1") == data_files(tmp_path / "d2") == []
     commit_job(job, [status], mode="append")
     check_rows(tmp_path / "s", ROWS)

@@ -77,7 +77,7 @@ def test_counters_equal_what_a_reader_finds(storage):
     text = sum(len(f"row {v}" * (v % 3)) for _, v in written)
     assert 0 <= output.raw_bytes - (len(written) * (12 + 4) + text) <= 32 * len(regions)
     assert file.index_bytes == (storage._root / file.index_path).stat().st_size
-    counters = output.counters
+    counters = status.counters
     assert counters["num_rows"] == output.num_rows
     assert counters["raw_bytes"] == output.raw_bytes
     assert counters["stored_bytes"] == output.num_bytes
@@ -98,7 +98,7 @@ def test_a_batch_larger_than_the_buffer_becomes_regions_within_the_bound(storage
         emit(partition, ids, 2)
         emit(partition, [5, 4], 5_002)
         status = partition.finish()
-    assert status.output.counters["large_batches"] == 1
+    assert status.counters["large_batches"] == 1
     (file,) = status.output.files
     for region in PartitionedFileReader(storage, file).regions:
         assert region.num_rows * 16 <= 4_096 * 3 // 8

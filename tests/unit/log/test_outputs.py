@@ -78,14 +78,12 @@ def map_outputs(draw, *, placed=True):
             )
         version = draw(st.integers(1, 9))
         position = Position(version, task, draw(st.integers(version, 9)))
-        counters = draw(st.dictionaries(st.text(max_size=5), SMALL, max_size=3))
         made.append(
             MapOutput(
                 job_id=draw(st.sampled_from(["a", "b" * 32, "x-y_0"])),
                 map_task=task,
                 attempt=draw(SMALL),
                 files=tuple(files),
-                counters=counters,
                 position=position if placed else None,
                 column_ids=draw(st.sampled_from([(), (1,), (7, 2, 3), (1, 2**31 - 1)])),
             )
@@ -179,7 +177,6 @@ ONE = MapOutput("j", 0, 1, (FILE,), position=Position(1, 0, 1))
     [
         ([replace(ONE, attempt=-1)], "is not from 0 to"),
         ([replace(ONE, attempt=MAX_INTEGER + 1)], "is not from 0 to"),
-        ([replace(ONE, counters={"a": -1})], "is not from 0 to"),
         ([replace(ONE, job_id="")], "no name of a job"),
         ([replace(ONE, job_id="a\nb")], "no name of a job"),
         ([replace(ONE, job_id="a\n")], "no name of a job"),

@@ -151,6 +151,7 @@ def test_attempts_that_no_reader_takes(path, name, value):
         {"counters": {"rows": -1}},
         {"counters": {"rows": 1.5}},
         {"counters": {"rows": "1"}},
+        {"counters": {"rows": 1 << 62}},
         {"counters": None},
         {"attempt": -1, "files": ()},
         {"attempt": 1 << 62, "files": ()},
@@ -159,7 +160,10 @@ def test_attempts_that_no_reader_takes(path, name, value):
 def test_map_statuses_that_no_reader_takes(path, changes):
     job = begin(path)
     status = run(job, 0, [1])
-    bad = replace(status, output=replace(status.output, **changes))
+    if "counters" in changes:
+        bad = replace(status, **changes)
+    else:
+        bad = replace(status, output=replace(status.output, **changes))
     with pytest.raises(ShuffleError, match=r"map task 0.*nothing was committed"):
         commit_job(job, [bad], mode="append")
     assert len(list((path / "commit_log").glob("*/*.entry"))) == 1
