@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise, repeat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +38,10 @@ if TYPE_CHECKING:
 
 MAX_LENGTH = (1 << 31) - 1
 """Largest offset of a column."""
+
+JOINED_ROWS = 1 << 12
+"""Chunks of which so many values each are wanted, or fewer, are unpacked together: to call NumPy
+for each takes longer than to copy them once more."""
 
 
 class Unpacker:
@@ -130,6 +134,28 @@ def _node_of(type_: pa.DataType) -> _Node:
         type_.list_size if pt.is_fixed_size_list(type_) else 1,
         (type_.key_field, type_.item_field) if pt.is_map(type_) else None,
     )
+
+
+class _Codes(NamedTuple):
+    """Packed numbers of adjacent chunks, one behind the other."""
+
+    width: int
+    chunks: slice
+    edges: list[int]
+    """Where those of each chunk begin among those of all, then where they end."""
+    codes: npt.NDArray[Any]
+
+    @property
+    def at(self) -> slice:
+        """Where they are among those of all chunks."""
+        return slice(self.edges[0], self.edges[-1])
+
+    def each(self, of_chunks: Sequence[float], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        """Return what all chunks have for each number: one for all where it is the same."""
+        values = of_chunks[self.chunks]
+        if len(values) == 1 or values.count(values[0]) == len(values):
+            return np.array(values[0], dtype)
+        return np.repeat(np.array(values, dtype), np.diff(self.edges))
 
 
 class _Reader:
@@ -285,23 +311,29 @@ class _Reader:
 
     def _codes(
         self, widths: Sequence[int], runs: Runs, wide: np.dtype[Any], num_words: int = 1
-    ) -> list[tuple[npt.NDArray[Any], slice]]:
-        """Return the numbers of each chunk, and where they come among all.
+    ) -> list[_Codes]:
+        """Return the numbers of all chunks, those of adjacent small ones of one width together.
 
         Those that are stored as Arrow has them are of type ``wide``, ``num_words`` for each value.
         """
         as_it_is = num_words * wide.itemsize
-        sizes = [as_it_is if width == AS_IT_IS else width for width in widths]
-        numbers = [self._bytes[start:stop] for start, stop in self._wanted(sizes, runs)]
-        return [
-            (
-                codes.view(wide if width == AS_IT_IS else _UNSIGNED[width]),
-                slice(begin, end),
-            )
-            for codes, width, (begin, end) in zip(
-                numbers, widths, pairwise(runs.edges), strict=True
-            )
+        found = self._wanted([as_it_is if w == AS_IT_IS else w for w in widths], runs)
+        are_small = runs.edges[-1] <= JOINED_ROWS * len(found)
+        ends = [
+            chunk
+            for chunk, (width, behind) in enumerate(pairwise([*widths, -1]), 1)
+            if width != behind or not are_small
         ]
+        groups = []
+        for first, end in pairwise([0, *ends]):
+            width = widths[first]
+            pieces = [self._view[start:stop] for start, stop in found[first:end]]
+            codes = np.frombuffer(
+                pieces[0] if len(pieces) == 1 else b"".join(pieces),
+                wide if width == AS_IT_IS else _UNSIGNED[width],
+            )
+            groups.append(_Codes(width, slice(first, end), runs.edges[first : end + 1], codes))
+        return groups
 
     def _numbers(
         self, node: _Node, widths: Sequence[int], bases: Sequence[int], runs: Runs
@@ -312,19 +344,21 @@ class _Reader:
         num_words = node.value_bytes // size
         if runs.few is not None:
             return self._few_numbers(wide, num_words, widths, bases, runs.few)  # type: ignore[arg-type]
-        found = self._codes(widths, runs, wide, num_words)  # type: ignore[arg-type]
+        groups = self._codes(widths, runs, wide, num_words)  # type: ignore[arg-type]
+        # Modulo 2**64, or less where the type is narrower: bases may be negative.
+        bases = [base % (1 << 8 * size) for base in bases]
         # The lower word of a decimal has the number, the upper one is nought of most.
         buffer, values = _allocated(runs.edges[-1] * num_words, wide)  # type: ignore[arg-type]
         words = values.reshape(-1, num_words)
         words[:, 1:] = 0
         low = words[:, 0]
-        for (codes, at), width, base in zip(found, widths, bases, strict=True):
-            if width == AS_IT_IS:
-                words[at] = codes.reshape(-1, num_words)
+        for group in groups:
+            at = group.at
+            if group.width == AS_IT_IS:
+                words[at] = group.codes.reshape(-1, num_words)
                 continue
-            # Modulo 2**64, or less where the type is narrower: bases may be negative.
-            np.add(codes, wide.type(base % (1 << 8 * size)), out=low[at], dtype=wide)  # type: ignore[union-attr]
-            if num_words > 1 and (width == size or not 0 <= base < 1 << 62):
+            np.add(group.codes, group.each(bases, wide), out=low[at], dtype=wide)  # type: ignore[arg-type]
+            if num_words > 1 and (group.width == size or max(bases[group.chunks]) >= 1 << 62):
                 np.right_shift(low[at].view("<i8"), 63, out=words[at, 1].view("<i8"))
         return buffer
 
@@ -370,15 +404,19 @@ class _Reader:
             return self._values(_FLOAT.itemsize, runs)
         if runs.few is not None:
             return self._few_floats(widths, bases, digits, runs.few)
-        found = self._codes(widths, runs, _FLOAT)
+        groups = self._codes(widths, runs, _FLOAT)
         buffer, values = _allocated(runs.edges[-1], _FLOAT)
-        for (codes, at), width, base, number in zip(found, widths, bases, digits, strict=True):
-            if width == AS_IT_IS:
-                values[at] = codes
+        powers = [10.0**number for number in digits]
+        for group in groups:
+            if group.width == AS_IT_IS:
+                values[group.at] = group.codes
                 continue
-            _check_digits(number)
-            integers = np.add(codes, base, dtype=np.int64) if base else codes
-            np.divide(integers, 10.0**number, out=values[at], dtype=_FLOAT)
+            for number in digits[group.chunks]:
+                _check_digits(number)
+            integers: npt.NDArray[Any] = group.codes
+            if any(bases[group.chunks]):
+                integers = np.add(group.codes, group.each(bases, _INTEGER), dtype=_INTEGER)
+            np.divide(integers, group.each(powers, _FLOAT), out=values[group.at], dtype=_FLOAT)
         return buffer
 
     def _offsets(
@@ -388,31 +426,28 @@ class _Reader:
         if runs.few is not None:
             return self._few_offsets(widths, bases, runs.few)
         whole = Runs.of([(length, 0, length) for length, _, _ in runs.rows])
-        lengths = [codes for codes, _ in self._codes(widths, whole, _OFFSET)]
+        groups = self._codes(widths, whole, _OFFSET)
         most = 0
-        for codes, width, base in zip(lengths, widths, bases, strict=True):
-            most += len(codes) * (base + (1 << 8 * width) - 1)
-            _check_base(len(codes), width, base)
+        for (length, _, _), width, base in zip(runs.rows, widths, bases, strict=True):
+            most += length * (base + (1 << 8 * width) - 1)
+            _check_base(length, width, base)
         # Nearly always the widths alone show that they fit together, without adding.
         if most > MAX_LENGTH:
-            each = zip(lengths, bases, strict=True)
-            total = sum(len(codes) * base + int(codes.sum(dtype=np.int64)) for codes, base in each)
+            total = sum(
+                length * base for (length, _, _), base in zip(runs.rows, bases, strict=True)
+            )
+            total += sum(int(group.codes.sum(dtype=np.int64)) for group in groups)
             if total > MAX_LENGTH:
                 raise _too_long(total)
+        around = [(0, 0)] * len(runs.rows)
+        if whole.edges[-1] > runs.edges[-1]:
+            groups, around = _wanted_lengths(groups, bases, runs)
         buffer, offsets = _allocated(runs.edges[-1] + 1, _OFFSET)
         offsets[0] = 0
         sizes = offsets[1:]
-        around = []
-        for chunk, (codes, base, (length, first, end)) in enumerate(
-            zip(lengths, bases, runs.rows, strict=True)
-        ):
-            before = after = 0
-            if end - first < length:
-                before = first * base + int(codes[:first].sum(dtype=np.int64))
-                after = (length - end) * base + int(codes[end:].sum(dtype=np.int64))
-            around.append((before, after))
-            into = sizes[runs.edges[chunk] : runs.edges[chunk + 1]]
-            np.add(codes[first:end], base, out=into, dtype=_OFFSET, casting="unsafe")
+        for group in groups:
+            added = group.each(bases, _OFFSET)
+            np.add(group.codes, added, out=sizes[group.at], dtype=_OFFSET, casting="unsafe")
         np.add.accumulate(sizes, 0, _OFFSET, sizes)
         # No length is negative, so the last sum is the largest.
         ends = offsets[runs.edges].tolist()
@@ -463,6 +498,29 @@ def _allocated(num_values: int, dtype: np.dtype[Any]) -> tuple[pa.Buffer, npt.ND
     return buffer, np.frombuffer(buffer, dtype)
 
 
+def _wanted_lengths(
+    groups: Sequence[_Codes], bases: Sequence[int], runs: Runs
+) -> tuple[list[_Codes], list[tuple[int, int]]]:
+    """Return the lengths that are wanted of all, and of each chunk the sums before and after."""
+    wanted, around = [], []
+    for group in groups:
+        pieces = []
+        numbers = range(len(runs.rows))[group.chunks]
+        for chunk, (start, stop) in zip(numbers, pairwise(group.edges), strict=True):
+            length, first, end = runs.rows[chunk]
+            codes, base = group.codes[start - group.edges[0] : stop - group.edges[0]], bases[chunk]
+            before = after = 0
+            if end - first < length:
+                before = first * base + int(codes[:first].sum(dtype=np.int64))
+                after = (length - end) * base + int(codes[end:].sum(dtype=np.int64))
+            around.append((before, after))
+            pieces.append(codes[first:end])
+        edges = runs.edges[numbers.start : numbers.stop + 1]
+        codes = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        wanted.append(group._replace(edges=edges, codes=codes))
+    return wanted, around
+
+
 def _check_base(num_lengths: int, width: int, base: int) -> None:
     """Raise ValueError where lengths exceed any offset; also of none: a base has 32 bits."""
     if not 0 <= base <= MAX_LENGTH or num_lengths * base > MAX_LENGTH:
@@ -480,5 +538,5 @@ def _check_digits(digits: int) -> None:
         raise ValueError(msg)
 
 
-_FLOAT, _OFFSET = np.dtype("<f8"), np.dtype("<i4")
+_FLOAT, _INTEGER, _OFFSET = np.dtype("<f8"), np.dtype("<i8"), np.dtype("<i4")
 _UNSIGNED = {width: np.dtype(f"<u{width}") for width in WIDTHS}

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arrow_format.arrays.stored_types import data_schema, normalise
+from arrow_format.format import packed_decoder
 from arrow_format.format.chunk_codec import FrameEncoder
 from arrow_format.format.packed_decoder import Unpacker
 from arrow_format.format.packed_encoder import PackedRows
@@ -74,7 +75,10 @@ def test_chunks_that_are_unpacked_together_come_one_behind_the_other(data):
         wanted * times,
         expected * times,
     )
-    found = Unpacker(schema).unpack(pa.py_buffer(content), enumerate(sections), wanted)
+    with pytest.MonkeyPatch.context() as patch:
+        if data.draw(st.booleans(), "each by itself, as large ones"):
+            patch.setattr(packed_decoder, "JOINED_ROWS", 0)
+        found = Unpacker(schema).unpack(pa.py_buffer(content), enumerate(sections), wanted)
     batch = pa.RecordBatch.from_arrays(found, schema=schema)
     batch.validate(full=True)
     assert repr(batch.to_pylist()) == repr(pa.Table.from_batches(expected).to_pylist())
