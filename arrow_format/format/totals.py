@@ -48,6 +48,15 @@ def subpartition_totals(
     return rows, sizes
 
 
+def rows_of_subpartitions(regions: Iterable[Region], num_subpartitions: int) -> Int64Array:
+    """Return the rows of every subpartition in regions of any files."""
+    rows = np.zeros(num_subpartitions, np.int64)
+    for region in regions:
+        ids, counts = region.subpartition_rows(num_subpartitions)
+        rows[ids] += counts
+    return rows
+
+
 def subpartition_range(regions: Iterable[Region], num_subpartitions: int) -> tuple[int, int]:
     """Return the range ``[first, end)`` of subpartitions that have rows in regions of one file."""
     first, end = num_subpartitions, 0

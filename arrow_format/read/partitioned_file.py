@@ -31,7 +31,7 @@ from arrow_format.format.part_table import PartTable
 from arrow_format.format.regions import Region, RegionKind, folded_parts
 from arrow_format.format.statistics import ColumnStatistics
 from arrow_format.format.statistics_section import decode_section
-from arrow_format.format.totals import subpartition_totals
+from arrow_format.format.totals import rows_of_subpartitions, subpartition_totals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -518,6 +518,12 @@ class PartitionedFileReader:
             return masked_subpartitions(self.mask, regions, n)
         except ValueError as error:
             raise CorruptShuffleError(f"{self._where}: {error}") from error
+
+    @property
+    def subpartition_rows(self) -> Int64Array:
+        """Rows that are left of each subpartition; raises as :attr:`regions`."""
+        rows = rows_of_subpartitions(self.regions, self.metadata.num_subpartitions)
+        return rows - self._masked(self.regions)[0]
 
     @property
     def totals(self) -> tuple[Int64Array, Int64Array]:

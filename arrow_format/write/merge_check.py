@@ -30,6 +30,8 @@ from arrow_format.write.region_copier import check_written, chunk_contents
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
+    from numpy.typing import NDArray
+
     from arrow_format.arrays.batches import Rows
     from arrow_format.keys.sort_keys import SortBy
     from arrow_format.model import Int64Array
@@ -50,7 +52,8 @@ MAX_COMPARED_BYTES = 64 << 20
 more: it may take no byte."""
 
 MAX_COMPARED_CHUNKS = 512
-"""Chunks of inputs that are read again for it, or one of each region if there are more."""
+"""Chunks of inputs that are read again for it, or one of each region if there are more; fewer where
+only some files have rows at the ends."""
 
 ROWS_COMPARED = 256
 """Rows at both ends of a subpartition whose bytes are compared."""
@@ -65,8 +68,8 @@ def check_merged(merged: PartitionedFileReader, inputs: Sequence[PartitionedFile
     n = merged.metadata.num_subpartitions
     expected = np.zeros(n, np.int64)
     for index in inputs:
-        expected += index.totals[0]
-    num_rows, _ = merged.totals
+        expected += index.subpartition_rows
+    num_rows = merged.subpartition_rows
     stored = merged.file.num_rows, merged.file.num_broadcast_rows
     if not np.array_equal(expected, num_rows) or stored != (
         sum(index.file.num_rows for index in inputs),
@@ -123,17 +126,26 @@ def ends_of(
     """Return what the unicast rows of subpartitions begin and end with, in some files together.
 
     The largest of these are left out while all have more than ``max_bytes``. Each chunk is decoded
-    once. Raises CorruptShuffleError for rows of a region that are not in the order of the file.
+    once, and none of files of which no row is at an end. Raises CorruptShuffleError for rows of a
+    region that are not in the order of the file.
     """
-    n = merged.metadata.num_subpartitions
+    n, is_sorted = merged.metadata.num_subpartitions, bool(merged.metadata.sort_by)
     held: dict[int, dict[object, list[pa.RecordBatch]]] = {i: {} for i in subpartitions}
     sizes = dict.fromkeys(held, 0)
+    numbers = [*held]
+    rows_in = np.array(
+        [file.subpartition_rows[numbers] - file.file.num_broadcast_rows for file in files]
+    )
+    # The order of sorted rows is not that of the files.
+    are_read = np.ones(len(files), np.bool_) if is_sorted else have_ends(rows_in)
+    left_out = dict(zip(numbers, rows_in[~are_read].sum(axis=0).tolist(), strict=True))
+    read = [file for file, is_read in zip(files, are_read, strict=True) if is_read]
 
     def place_of(one: FetchedChunk) -> object:
         """Rows that are sorted by themselves: those of a region."""
-        return (one.source.order, one.chunk.region) if merged.metadata.sort_by else None
+        return (one.source.order, one.chunk.region) if is_sorted else None
 
-    for run in in_runs(_fetched(files, merged.metadata.data_schema, held, n), of=place_of):
+    for run in in_runs(_fetched(read, merged.metadata.data_schema, held, n), of=place_of):
         for rows_of_run in decoded_rows(run, 0, n):
             slices: dict[int, list[pa.RecordBatch]] = {}
             for subpartition, rows in by_subpartition(rows_of_run):
@@ -149,9 +161,24 @@ def ends_of(
             largest = max(sizes, key=sizes.__getitem__)
             del held[largest], sizes[largest]
     return {
-        subpartition: rows_at_ends(_in_order(merged, subpartition, [*regions.values()]))
+        subpartition: rows_at_ends(
+            _in_order(merged, subpartition, [*regions.values()]), left_out[subpartition]
+        )
         for subpartition, regions in held.items()
     }
+
+
+def have_ends(rows: Int64Array) -> NDArray[np.bool_]:
+    """Return of each file whether it has some of the first or last rows that are compared.
+
+    ``rows`` has those of some subpartitions in each file, in reading order: shape (files,
+    subpartitions).
+    """
+    behind = rows.cumsum(axis=0)
+    before, after = behind - rows, rows.sum(axis=0) - behind
+    are_at_ends = (rows > 0) & ((before < ROWS_COMPARED) | (after < ROWS_COMPARED))
+    found: NDArray[np.bool_] = are_at_ends.any(axis=1)
+    return found
 
 
 def _fetched(
@@ -198,10 +225,13 @@ def _in_order(
     return _sorted(pa.concat_tables([schema.empty_table(), *tables]).combine_chunks(), sort_by)
 
 
-def rows_at_ends(rows: pa.Table) -> Ends:
-    """Return the number of rows, and the bytes of the first and last, to compare them."""
+def rows_at_ends(rows: pa.Table, num_left_out: int = 0) -> Ends:
+    """Return the number of rows, and the bytes of the first and last, to compare them.
+
+    So many are not among ``rows``: some between the first and last.
+    """
     ends = [rows.slice(0, ROWS_COMPARED), rows.slice(max(len(rows) - ROWS_COMPARED, 0))]
-    return len(rows), [_as_bytes(end) for end in ends]
+    return len(rows) + num_left_out, [_as_bytes(end) for end in ends]
 
 
 def _as_bytes(rows: pa.Table) -> pa.RecordBatch:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from arrow_format.format.regions import MAX_REGION_ROWS, RegionKind
-from arrow_format.format.totals import subpartition_arrow_bytes
+from arrow_format.format.totals import rows_of_subpartitions, subpartition_arrow_bytes
 from arrow_format.read.plan import group_adjacent
 
 if TYPE_CHECKING:
@@ -148,10 +148,7 @@ def plan_ranges(
     ``max_bytes`` in memory, ``row_overhead_bytes`` per row included, unless it is a single
     subpartition. No range wraps from the last subpartition to subpartition 0.
     """
-    rows = np.zeros(num_subpartitions, np.int64)
-    for region, _ in regions:
-        ids, counts = region.subpartition_rows(num_subpartitions)
-        rows[ids] += counts
+    rows = rows_of_subpartitions((region for region, _ in regions), num_subpartitions)
     weights: Int64Array = (
         subpartition_arrow_bytes(regions, num_subpartitions) + rows * row_overhead_bytes
     )

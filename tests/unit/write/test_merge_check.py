@@ -3,12 +3,23 @@
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
 
-from arrow_format import MergePolicy, WriteOptions, merge_shuffle, open_shuffle, write_shuffle
+from arrow_format import (
+    CorruptShuffleError,
+    MergePolicy,
+    WriteOptions,
+    merge_shuffle,
+    open_shuffle,
+    write_shuffle,
+)
 from arrow_format.model import INDEX_SUFFIX
 from arrow_format.read.chunk_reader import ChunkReader
 from arrow_format.write import merge_check
-from arrow_format.write.merge_check import NUM_COMPARED, chosen
+from arrow_format.write.merge_check import NUM_COMPARED, ROWS_COMPARED, chosen, have_ends
+from arrow_format.write.region_joiner import RegionJoiner
 from tests.support.indexes import decode_index
 
 FAST = WriteOptions(sync=False)
@@ -55,6 +66,54 @@ def test_each_chunk_of_an_input_is_decoded_once_and_once_more_to_compare(
     merge_shuffle(tmp_path, policy=MergePolicy(rewrite="always"), options=FAST)
     inputs = {file.data_path for output in before.map_outputs for file in output.files}
     assert num_chunks < sum(path in inputs for path in decoded) <= 2 * num_chunks
+
+
+@given(arrays(np.int64, array_shapes(min_dims=2, max_dims=2), elements=st.integers(0, 300)))
+def test_files_are_read_again_of_which_a_row_is_compared(rows):
+    """And no others: of each subpartition the first and the last 256 rows are."""
+    compared = set()
+    for of_files in rows.T:
+        file = np.repeat(np.arange(len(rows)), of_files)
+        compared |= {*file[:ROWS_COMPARED].tolist(), *file[-ROWS_COMPARED:].tolist()}
+    assert set(np.flatnonzero(have_ends(rows)).tolist()) == compared
+
+
+def append_in_order(path, num_files=8, num_rows=200):
+    for start in range(0, num_files * num_rows, num_rows):
+        table = pa.table({"k": np.arange(start, start + num_rows)})
+        write_shuffle(table, path, num_subpartitions=1, keys="k", mode="append", options=FAST)
+
+
+def test_files_between_those_with_the_first_and_last_rows_are_read_once(tmp_path, monkeypatch):
+    append_in_order(tmp_path)
+    outputs = open_shuffle(tmp_path).map_outputs
+    inputs = [file.data_path for output in outputs for file in output.files]
+    decoded = []
+    real = ChunkReader.to_decode
+
+    def to_decode(self, *of, **how):
+        decoded.append(self.path)
+        return real(self, *of, **how)
+
+    monkeypatch.setattr(ChunkReader, "to_decode", to_decode)
+    merge_shuffle(tmp_path, policy=MergePolicy(rewrite="always"), options=FAST)
+    assert [decoded.count(path) for path in inputs] == [2, 2, 1, 1, 1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("row", [0, 255, 1_600 - 256, 1_599])
+def test_a_mistake_in_any_row_that_is_compared_is_found(tmp_path, monkeypatch, row):
+    append_in_order(tmp_path)
+    real = RegionJoiner.parts
+
+    def parts(self):
+        for batch, clustering in real(self):
+            values = batch["k"].to_numpy().copy()
+            values[row] = -7
+            yield pa.record_batch([values], schema=batch.schema), clustering
+
+    monkeypatch.setattr(RegionJoiner, "parts", parts)
+    with pytest.raises(CorruptShuffleError, match=r"rows of subpartition 0 differ"):
+        merge_shuffle(tmp_path, policy=MergePolicy(rewrite="always"), options=FAST)
 
 
 def test_the_largest_are_left_out_where_all_are_too_large(tmp_path, monkeypatch):
