@@ -141,9 +141,10 @@ class PrefixSums:
     def between(self, first: int, end: int) -> Int64Array:
         """Return the sums before each position from ``first`` to ``end``, both included."""
         sums = np.empty(end - first + 1, np.int64)
-        sums[0] = self.before(first)
-        np.cumsum(self.values[first:end], dtype=np.int64, out=sums[1:])
-        sums[1:] += sums[0]
+        sums[0] = self.before(first) if first else 0
+        self.values[first:end].cumsum(dtype=np.int64, out=sums[1:])
+        if first:
+            sums[1:] += sums[0]
         return sums
 
 
@@ -214,9 +215,13 @@ class Region:
         """
         if self.kind is RegionKind.BROADCAST:
             return np.zeros(1, np.int64), np.array([first, end])
-        lo = self.rank_rows.position(first)
-        hi = self.rank_rows.position(end - 1) + 1
-        return self._ranks(lo, hi), np.clip(self.rank_rows.between(lo, hi), first, end)
+        lo, hi = 0, len(self.rank_rows)
+        if end - first < self.num_rows:  # else all, as of small files that are joined
+            lo, last = self.rank_rows.positions(first, end - 1)
+            hi = last + 1
+        edges = self.rank_rows.between(lo, hi)
+        edges[0], edges[-1] = first, end  # only these ranks may have rows before and behind
+        return self._ranks(lo, hi), edges
 
     def chunk_rows(self, chunk: int) -> tuple[int, int]:
         """Return the rows ``[first, end)`` of the region that a chunk has."""
