@@ -272,7 +272,12 @@ def jobs_of(entry: LogEntry) -> pa.Table:
 
 def blank_of(entry: LogEntry) -> LogEntry:
     """Return what is left of an entry when it is made blank."""
-    nothing = {"state": LogState(), "pending_shape": None, "counters": {}, "content": _NOTHING}
+    nothing: dict[str, Any] = {
+        "state": LogState(),
+        "pending_shape": None,
+        "counters": {},
+        "content": _NOTHING,
+    }
     return replace(entry, operation=BLANK, **nothing)
 
 
