@@ -60,7 +60,7 @@ def status_to_row(status: MapStatus) -> dict[str, Any]:
         "num_rows": status.output.num_rows,
         "num_bytes": status.output.num_bytes,
         "map_output": encode_outputs(MapOutputs.of([status.output])),
-        "counters": msgspec.json.encode(dict(status.counters)).decode(),
+        "counters": msgspec.json.encode({k: v for k, v in status.counters.items() if v}).decode(),
         "totals": totals,
     }
 

@@ -48,7 +48,9 @@ def write(storage: Storage, map_outputs: int, n: int, rows: int, options: WriteO
         ]
         sent.append(status_to_row(run_map_task(job, task, 0, batches)))
     commit_job(job, statuses_from_rows(sent))
-    return sum(len(row["map_output"]) + len(row["totals"] or b"") for row in sent)
+    return sum(
+        len(row["map_output"]) + len(row["counters"]) + len(row["totals"] or b"") for row in sent
+    )
 
 
 def model_of(storage: Storage, map_outputs: int, n: int, options: WriteOptions) -> Shuffle:

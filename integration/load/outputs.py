@@ -74,7 +74,10 @@ def run_outputs(
     commit_job(job, statuses_from_rows(statuses))
     committed = time.perf_counter()
     commit_bytes = resident_bytes() - before
-    status_bytes = sum(len(row["map_output"]) + len(row["totals"] or b"") for row in statuses)
+    status_bytes = sum(
+        len(row["map_output"]) + len(row["counters"]) + len(row["totals"] or b"")
+        for row in statuses
+    )
     del statuses
     before = forget_peak()
     opening = time.perf_counter()
