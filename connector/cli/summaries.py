@@ -292,7 +292,7 @@ _CAUSES = {
 
 
 def work_lines(counters: Mapping[str, int]) -> list[str]:
-    """Describe where map tasks spent time and why they wrote regions.
+    """Describe where map tasks spent their time, and why they wrote regions.
 
     ``counters`` are sums of :class:`~arrow_format.write.counters.MapCounters`, some maybe missing.
     """
@@ -300,7 +300,7 @@ def work_lines(counters: Mapping[str, int]) -> list[str]:
     times = {what: counters.get(name, 0) for name, what in _STEPS.items()}
     if total := sum(times.values()):
         shares = [f"{what} {ns / total:.0%}" for what, ns in times.items() if ns]
-        lines.append(f"{total / 1e9:.1f} s in map tasks: {', '.join(shares)}")
+        lines.append(f"{total / 1e9:.1f} s in all: {', '.join(shares)}")
     flushes = [f"{what} {counters[name]:,}" for name, what in _CAUSES.items() if counters.get(name)]
     if flushes:
         lines.append(f"buffers written because of: {', '.join(flushes)}")

@@ -109,10 +109,14 @@ def show_facts(console: Console, facts: ShuffleFacts) -> None:
     line("  " + ", ".join(parts))
     if layout.num_masked_rows:
         line(f"  {count_of(layout.num_masked_rows, 'row')} masked: on disk, and not read")
-    for text in work_lines(facts.counters):
-        line(f"  {text}")
     for directory in facts.directories:
         line(f"  also in {printable(directory)}")
+
+    work = work_lines(facts.counters)
+    if work:
+        title(f"Tasks that wrote version {facts.version}")
+    for text in work:
+        line(f"  {text}")
 
     title(f"Columns ({len(facts.columns):,})")
     listed = facts.columns[:MAX_COLUMNS]

@@ -182,6 +182,17 @@ class TestInspect:
         _, out, _ = run("inspect", path, "--version", 1)
         assert "version 1, 1,000 rows in 8 subpartitions" in out
 
+    def test_says_what_the_tasks_of_a_version_did(self, run, path):
+        for version, rows in ((1, 1_000), (2, 200)):
+            of_version = "--version", version
+            facts = json.loads(run("inspect", path, *of_version, "--json")[1])
+            assert facts["counters"]["num_rows"] == rows
+            assert facts["counters"]["final_flushes"] == facts["counters"]["num_batches"] == 1
+            _, out, _ = run("inspect", path, *of_version)
+            lines = out[out.index(f"Tasks that wrote version {version}\n") :].splitlines()[1:3]
+            assert " s in all: " in lines[0]
+            assert lines[1] == "  buffers written because of: end of a task 1"
+
     def test_of_an_older_version_among_many_shows_that_version(self, run, tmp_path):
         for _ in range(12):
             write_shuffle(
@@ -562,7 +573,9 @@ class TestMerge:
         assert "stay on disk" in out
         assert self.rows_of(several) == expected
         assert run("verify", several)[0] == 0
-        assert "merge      1,000" in run("inspect", several)[1]
+        shown = run("inspect", several)[1]
+        assert "merge      1,000" in shown
+        assert "Tasks that wrote" not in shown
 
     def test_rewrites_when_told_to(self, run, several):
         expected = self.rows_of(several)

@@ -10,7 +10,7 @@ def test_times_as_shares_and_reasons_as_counts():
         write_ns=400_000_000, full_buffer_flushes=3, final_flushes=1, large_batches=2,
     )  # fmt: skip
     assert work_lines(sum_counters([one.as_dict(), one.as_dict()])) == [
-        "4.0 s in map tasks: finding subpartitions 5%, collecting and gathering 25%, "
+        "4.0 s in all: finding subpartitions 5%, collecting and gathering 25%, "
         "encoding 50%, writing 20%",
         "buffers written because of: full buffer 6, end of a task 2",
         "batches larger than the buffer: 4",
