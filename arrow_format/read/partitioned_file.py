@@ -87,8 +87,20 @@ class _Block(NamedTuple):
         return () if self.table is None else tuple(map(self.table.at, self.rows))
 
 
-def _joined_blocks(blocks: Iterable[_Block]) -> list[Region]:
+def _as_stored(blocks: Sequence[_Block]) -> tuple[PartTable, range] | None:
+    """Return a table of parts and which of them those of blocks are; None where some are joined."""
+    if len(blocks) != 1 or (table := blocks[0].table) is None:
+        return None
+    rows = blocks[0].rows
+    return None if table.goes_on[rows.start : rows.stop].any() else (table, rows)
+
+
+def _joined_blocks(blocks: Sequence[_Block]) -> list[Region]:
     """Return the parts of blocks, joined."""
+    stored = _as_stored(blocks)
+    if stored is not None:
+        table, rows = stored
+        return [*map(table.at, rows)]
     found: list[tuple[PartTable, range]] = []
     for block in blocks:
         rows = block.rows
@@ -97,9 +109,6 @@ def _joined_blocks(blocks: Iterable[_Block]) -> list[Region]:
         if found and found[-1][0] is block.table and found[-1][1].stop == rows.start:
             rows = range(found.pop()[1].start, rows.stop)
         found.append((block.table, rows))
-    if len(found) == 1 and len(found[0][1]) == 1:  # as of each of many small files
-        ((table, rows),) = found
-        return [table.at(rows.start)]
     tables = [table.between(rows.start, rows.stop) for table, rows in found]
     return PartTable.together(tables).joined() if tables else []
 
@@ -158,11 +167,7 @@ class IndexPart:
     @property
     def in_table(self) -> tuple[PartTable, range] | None:
         """A table of parts and which of them are the regions; None where they are not as there."""
-        (block, *others), is_folded = self._joined.blocks or (None,), self._joined.is_folded
-        if block is None or others or is_folded or block.table is None:
-            return None
-        rows = block.rows
-        return None if block.table.goes_on[rows.start : rows.stop].any() else (block.table, rows)
+        return None if self._joined.is_folded else _as_stored(self._joined.blocks)
 
     @property
     def mask(self) -> RowMask | None:
