@@ -201,7 +201,10 @@ def _parts(
     of_part = np.repeat(np.arange(len(blocks)), num_parts)
     ranges = np.array([block[1:] for block in blocks], np.int64)[of_part]
     edges = lists["chunk_rows"].edges
-    _check_parts(numbers, gaps, rows, chunks, edges, ranges)
+    gap_sums, row_sums = PrefixSums(gaps.values), PrefixSums(rows.values)
+    reach = np.diff(gap_sums.before_each(gaps.edges))
+    num_listed = np.diff(row_sums.before_each(rows.edges))
+    _check_parts(numbers, reach, num_listed, chunks, edges, ranges)
     same_block = np.diff(of_part) == 0
     steps, row_steps = np.diff(numbers["region"].astype(np.int64)), np.diff(numbers["first_row"])
     is_same = same_block & (steps == 0)
@@ -215,10 +218,10 @@ def _parts(
         numbers["first_row"],
         numbers["num_rows"],
         ranges[:, 0],
-        np.append(is_same & (_sums(gaps)[:-1] < first_gaps[1:]), False),
+        np.append(is_same & (reach[:-1] < first_gaps[1:]), False),
         gaps.edges,
-        PrefixSums(gaps.values),
-        PrefixSums(rows.values),
+        gap_sums,
+        row_sums,
         chunks,
         edges,
     )
@@ -311,29 +314,30 @@ _OF_CHUNKS = (
 
 def _check_parts(
     numbers: dict[str, NDArray[Any]],
-    gaps: _Lists,
-    rows: _Lists,
+    reach: Int64Array,
+    num_listed: Int64Array,
     chunks: ChunkTable,
     chunk_edges: Int64Array,
     ranges: Int64Array,
 ) -> None:
     """Refuse a part that leads a reader outside of its file, its range or its rows.
 
-    ``ranges`` has for each part the subpartitions of its block, the length of its data file, and
-    how many subpartitions that has.
+    ``reach`` and ``num_listed`` are the sums of the distances of its subpartitions, and of their
+    rows, each of which is 1 at least: 0 where it lists none. ``ranges`` has for each part the
+    subpartitions of its block, the length of its data file, and how many subpartitions that has.
     """
     first_row, num_rows = numbers["first_row"], numbers["num_rows"]
     start, last = chunk_edges[:-1], chunk_edges[1:] - 1
     last_row, last_rows = chunks.first_row[last], chunks.num_rows[last]
     are_rows = np.where(
         numbers["kind"] == RegionKind.BROADCAST,
-        (np.diff(rows.edges) == 0)
+        (num_listed == 0)
         & (ranges[:, 0] == 0)  # who wants a subpartition finds it in the block of that
         & (ranges[:, 1] == ranges[:, 3])
         & (first_row == 0)
         & (chunks.first_row[start] == 0)
         & (last_row + last_rows == num_rows),
-        (_sums(rows) == num_rows) & (_sums(gaps) <= ranges[:, 1] - ranges[:, 0]),
+        (num_listed == num_rows) & (reach <= ranges[:, 1] - ranges[:, 0]),
     )
     sound = (
         are_rows
@@ -353,13 +357,6 @@ def _check_parts(
         region = numbers["region"][sound.argmin()]
         msg = f"region {region} of the index contradicts itself or its data file's length"
         raise CorruptShuffleError(msg)
-
-
-def _sums(lists: _Lists) -> Int64Array:
-    """Return the sum of each list."""
-    values = np.append(lists.values, np.uint8(0))
-    sums = np.add.reduceat(values, lists.edges[:-1], dtype=np.uint64).astype(np.int64)
-    return np.where(np.diff(lists.edges), sums, 0)
 
 
 def _is_message(chunks: ChunkTable) -> NDArray[np.bool_]:

@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain, groupby, islice, repeat
 from operator import itemgetter
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -76,6 +76,18 @@ class VersionFile:
     """Number of its first region: regions are numbered through the version, in reading order."""
     output: MapOutput
     file: PartitionedFile
+
+
+class _Kept(NamedTuple):
+    """A file that may have rows to deliver."""
+
+    file: VersionFile
+    regions: range
+    """Regions of it to read, numbered through the file."""
+    ranges: Sequence[tuple[int, int]]
+    """Subpartitions of it that can have such rows."""
+    compared: Sequence[str]
+    """Columns whose statistics may say which of its chunks do."""
 
 
 def files_of(outputs: Iterable[MapOutput]) -> Iterator[VersionFile]:
@@ -243,37 +255,29 @@ class SortMergeSubpartitionReader:
         wanted = f"subpartitions {self.first} to {self.end - 1}"
         with self._translated():
             kept = [
-                (version_file, regions)
+                one
                 for version_file in files_of(self._outputs)
                 if (files is None or files[version_file.order])
-                and self._is_kept(version_file)
-                and (regions := self._regions_of(version_file))
+                and (one := self._kept_of(version_file))
             ]
             windows = self._indexes.parts_of(
                 self._version,
-                (
-                    (one.output, one.file, self._ranges_of(one), self._compared_in(one))
-                    for one, _ in kept
-                ),
+                ((one.file.output, one.file.file, one.ranges, one.compared) for one in kept),
             )
             left = iter(kept)
             together = (planned for window in windows for planned in self._plans(left, window))
-            for version_file, index, chunks in together:
-                if self._selection is not None and self._compared_in(version_file):
+            for one, index, chunks in together:
+                order = one.file.order
+                if self._selection is not None and one.compared:
                     chunks = select_chunks(
                         chunks,
                         self._selection,
                         index,
                         self._data_schema,
-                        is_trusted=bool(self._selection.trusted[version_file.order]),
+                        is_trusted=bool(self._selection.trusted[order]),
                     )
                 stored = index.metadata.data_schema
-                reader = ChunkReader(
-                    index,
-                    self._decoders.of(stored),
-                    wanted=wanted,
-                    order=version_file.order,
-                )
+                reader = ChunkReader(index, self._decoders.of(stored), wanted=wanted, order=order)
                 yield reader, self._wanted(reader, chunks)
 
     def _wanted(self, reader: ChunkReader, chunks: Iterable[ChunkRead]) -> Iterable[ChunkRead]:
@@ -283,47 +287,51 @@ class SortMergeSubpartitionReader:
         return reader.wanted(chunks, keys)
 
     def _plans(
-        self, files: Iterator[tuple[VersionFile, range]], indexes: Sequence[IndexPart]
-    ) -> Iterator[tuple[VersionFile, IndexPart, Iterable[ChunkRead]]]:
+        self, files: Iterator[_Kept], indexes: Sequence[IndexPart]
+    ) -> Iterator[tuple[_Kept, IndexPart, Iterable[ChunkRead]]]:
         """Yield the next of some files, as many as there are indexes, with the chunks to read."""
-        kept = [*islice(files, len(indexes))]
-        ranges, n = [self._ranges_of(file) for file, _ in kept], self._version.num_subpartitions
+        kept, n = [*islice(files, len(indexes))], self._version.num_subpartitions
         if self._regions is None:
-            plans: Iterable[Iterable[ChunkRead]] = plan_together(indexes, ranges, n)
+            plans: Iterable[Iterable[ChunkRead]] = plan_together(
+                indexes, [one.ranges for one in kept], n
+            )
         else:
             plans = (
-                _plan_regions(index, regions, of, n)
-                for index, (_, regions), of in zip(indexes, kept, ranges, strict=True)
+                _plan_regions(index, one.regions, one.ranges, n)
+                for index, one in zip(indexes, kept, strict=True)
             )
-        return zip((file for file, _ in kept), indexes, plans, strict=True)
+        return zip(kept, indexes, plans, strict=True)
 
-    def _is_kept(self, version_file: VersionFile) -> bool:
-        """Whether a file may have rows to deliver, by what the log knows of it."""
-        file = version_file.file
-        if self._selection is not None and not self._selection.files[version_file.order]:
-            return False
-        return file.num_subpartitions > self._version.num_subpartitions or any(
-            first < file.end_subpartition and file.first_subpartition < end
-            for first, end in self._ranges_of(version_file)
-        )
+    def _kept_of(self, version_file: VersionFile) -> _Kept | None:
+        """Return what is wanted of a file; None where it has no row to deliver, as the log says."""
+        file, selection, ranges = version_file.file, self._selection, self._ranges
+        if selection is not None:
+            if not selection.files[version_file.order]:
+                return None
+            if not selection.trusted[version_file.order]:
+                ranges = self._whole
+        first_subpartition, end_subpartition = file.first_subpartition, file.end_subpartition
+        if file.num_subpartitions <= self._version.num_subpartitions and not any(
+            first < end_subpartition and first_subpartition < end for first, end in ranges
+        ):
+            return None
+        regions = self._regions_of(version_file)
+        if not regions:
+            return None
+        return _Kept(version_file, regions, ranges, self._compared_in(file, ranges))
 
-    def _ranges_of(self, version_file: VersionFile) -> tuple[tuple[int, int], ...]:
-        """Return the subpartitions of a file that can have rows to deliver, as ranges."""
-        selection = self._selection
-        is_trusted = selection is None or selection.trusted[version_file.order]
-        return self._ranges if is_trusted else self._whole
-
-    def _compared_in(self, version_file: VersionFile) -> Sequence[str]:
+    def _compared_in(
+        self, file: PartitionedFile, ranges: Sequence[tuple[int, int]]
+    ) -> Sequence[str]:
         """Return the columns whose statistics may say which chunks of a file can match.
 
         None where a chunk or two of a region may have the given keys: it is as well to read them.
         """
-        selection, file = self._selection, version_file.file
+        selection = self._selection
         if selection is None:
             return ()
         if selection.keys is not None and file.num_regions == 1:
-            wanted = sum(end - first for first, end in self._ranges_of(version_file))
-            num_bytes = file.raw_bytes * wanted
+            num_bytes = file.raw_bytes * sum([end - first for first, end in ranges])
             if num_bytes <= FEW_BYTES * (file.end_subpartition - file.first_subpartition):
                 return ()
         return selection.where.columns
