@@ -200,11 +200,17 @@ class PosixStorage:
             return reader.get_ranges(ranges)
 
     def read(self, path: str, *, num_bytes: int | None = None) -> bytes:
-        with contextlib.closing(PosixReader(self._base, path)) as reader:
-            found = reader.num_bytes
-            check_length(f"{self.root}/{path}", found, num_bytes)
-            (whole,) = reader.get_ranges([(0, found)])
-            return bytes(whole.to_pybytes())
+        where = f"{self.root}/{path}"
+        with os_errors("read it", where):
+            handle, found = open_file(self._base, path)
+            try:
+                check_length(where, found, num_bytes)
+                whole = os.pread(handle, found, 0)
+                if len(whole) < found:  # the system may give fewer bytes at a time
+                    whole = bytes(_pread(handle, 0, found, where).to_pybytes())
+                return whole
+            finally:
+                os.close(handle)
 
     def stat(self, path: str) -> ObjectStat | None:
         with os_errors("look at it", self._root / path):

@@ -158,11 +158,13 @@ def test_sync_makes_file_then_directory_durable_and_only_when_asked(storage, mon
 
 def test_short_reads_are_gone_on_with(storage, monkeypatch):
     put(storage, "a", bytes(range(100)))
-    preadv = os.preadv
+    preadv, pread = os.preadv, os.pread
     monkeypatch.setattr(
         os, "preadv", lambda handle, views, offset: preadv(handle, [views[0][:7]], offset)
     )
+    monkeypatch.setattr(os, "pread", lambda handle, _, offset: pread(handle, 7, offset))
     assert bytes(storage.get_ranges("a", [(3, 90)])[0]) == bytes(range(3, 93))
+    assert storage.read("a") == bytes(range(100))
 
 
 @guarantee("allocation limits")
