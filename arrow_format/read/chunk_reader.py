@@ -13,6 +13,7 @@ import numpy as np
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
 from arrow_format.format.chunk_codec import EncodedChunk, StoredChunk, check_frame
 from arrow_format.format.chunk_table import MANY_CHUNKS, Encoding
+from arrow_format.format.regions import RegionKind
 from arrow_format.read.buffer_pool import ReadBufferPool
 from arrow_format.read.partitioned_file import IndexPart
 from arrow_format.read.plan import ChunkRead, plan_chunks, with_places
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from arrow_format.format.chunk_codec import ChunkDecoder
-    from arrow_format.format.chunk_table import ChunkPlaces
+    from arrow_format.format.chunk_table import ChunkPlaces, ChunkTable
     from arrow_format.format.evolved_chunks import ChunkDecoders
+    from arrow_format.format.part_table import PartTable
     from arrow_format.model import Int64Array
     from arrow_format.read.partitioned_file import PartitionedFileReader, UnfinishedFile
 
@@ -35,6 +37,8 @@ READ_AHEAD_BYTES = 8 << 20
 PLACES_TOGETHER = 1 << 13
 """Columns of chunks whose places are looked up at a time: each takes 350 bytes, until its chunk was
 decoded, and a file of any size may be planned at once."""
+
+_UNICAST = int(RegionKind.UNICAST)
 
 
 class ChunkReader:
@@ -158,10 +162,30 @@ class ChunkReader:
     ) -> Iterator[ChunkRead]:
         most = max(PLACES_TOGETHER // max(len(columns), 1), MANY_CHUNKS)
         for part, of_part in groupby(chunks, attrgetter("part")):
-            table = self.index.regions[part].chunks
+            table, before = self.table_of(part)
             while adjacent := [*islice(of_part, most)]:
-                found = table.places([chunk.chunk for chunk in adjacent], columns)
+                found = table.places([before + chunk.chunk for chunk in adjacent], columns)
                 yield from map(with_places, adjacent, found, repeat(gap_bytes))
+
+    @property
+    def _parts(self) -> tuple[PartTable, int] | None:
+        """A table with the parts of the index, and how many others are before them."""
+        found = self.index.in_table if isinstance(self.index, IndexPart) else None
+        return None if found is None else (found[0], found[1].start)
+
+    def table_of(self, part: int) -> tuple[ChunkTable, int]:
+        """Return a table with the chunks of a part, perhaps of others, and how many before them."""
+        if (known := self._parts) is None:
+            return self.index.regions[part].chunks, 0
+        table, before = known
+        return table.chunks, int(table.chunk_edges[before + part])
+
+    def is_unicast(self, part: int) -> bool:
+        """Whether each row of a part is of one subpartition."""
+        if (known := self._parts) is None:
+            return self.index.regions[part].kind is RegionKind.UNICAST
+        table, before = known
+        return int(table.kind[before + part]) == _UNICAST
 
     def places(self, chunk: ChunkRead, columns: Sequence[int] | None = None) -> ChunkPlaces:
         """Return where columns are in what is fetched of a chunk.
@@ -171,7 +195,8 @@ class ChunkReader:
         places = chunk.places
         if places is None:
             wanted = self.decoder.columns if columns is None else columns
-            (places,) = self.index.regions[chunk.part].chunks.places([chunk.chunk], wanted)
+            table, before = self.table_of(chunk.part)
+            (places,) = table.places([before + chunk.chunk], wanted)
         elif columns is not None:
             of_fetched = dict(zip(self._fetched, places.columns, strict=True))
             places = places._replace(columns=[of_fetched[i] for i in columns])
@@ -243,3 +268,27 @@ class ChunkReader:
         """Return the file, map task, region and chunk for a message."""
         where = f"{self.file}, region {chunk.region}, chunk {chunk.chunk} at byte {chunk.offset}"
         return f"{where}, wanted for {self._wanted}" if self._wanted else where
+
+
+def looked_up(
+    files: Sequence[tuple[ChunkReader, Sequence[ChunkRead]]],
+) -> Iterator[list[ChunkRead]]:
+    """Yield the chunks of each of some files with the places of what is decoded of them.
+
+    Those of files whose indexes were decoded together are looked up together.
+    """
+    each = [
+        (*reader.table_of(one.part), reader.decoder, one.chunk)
+        for reader, chunks in files
+        for one in chunks
+    ]
+    places: list[ChunkPlaces] = []
+    for _, run in groupby(each, lambda one: (id(one[0]), id(one[2]))):
+        of_run = [*run]
+        table, _, decoder, _ = of_run[0]
+        places += table.places([before + chunk for _, before, _, chunk in of_run], decoder.columns)
+    found = iter(places)
+    for reader, chunks in files:
+        is_all = len(reader.decoder.columns) == len(reader.decoder.stored)
+        gap_bytes = sys.maxsize if is_all else reader.storage.gap_bytes
+        yield [*map(with_places, chunks, found, repeat(gap_bytes))]

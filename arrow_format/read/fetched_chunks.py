@@ -62,8 +62,7 @@ class FetchedChunk(NamedTuple):
 
         A message is a view of its bytes, and what is broadcast comes for each subpartition.
         """
-        region = self.source.index.regions[self.chunk.part]
-        return self.part.places.encoding == FRAMES and region.kind is RegionKind.UNICAST
+        return self.part.places.encoding == FRAMES and self.source.is_unicast(self.chunk.part)
 
     @property
     def packed_bytes(self) -> int:
@@ -124,13 +123,14 @@ def in_runs(
         num_bytes += of_chunk
         first, end = one.part.rows
         num_rows += end - first
-        is_apart = one.source.decoder is not decoder or not one.can_be_joined
+        can_be_joined = one.can_be_joined
+        is_apart = one.source.decoder is not decoder or not can_be_joined
         is_apart = is_apart or (of is not None and of(one) != of(run[0]))
         if run and (is_apart or num_bytes > most or num_rows > MAX_RUN_ROWS):
             yield run
             most = min(2 * most, most_bytes)
             run, num_bytes, num_rows = [], of_chunk, end - first
-        decoder = one.source.decoder if one.can_be_joined else None
+        decoder = one.source.decoder if can_be_joined else None
         run.append(one)
     if run:
         yield run

@@ -16,7 +16,12 @@ import numpy as np
 from arrow_format.format.evolved_chunks import ChunkDecoders
 from arrow_format.format.regions import RegionKind
 from arrow_format.read.buffer_pool import ReadBufferPool
-from arrow_format.read.chunk_reader import READ_AHEAD_BYTES, ChunkReader
+from arrow_format.read.chunk_reader import (
+    PLACES_TOGETHER,
+    READ_AHEAD_BYTES,
+    ChunkReader,
+    looked_up,
+)
 from arrow_format.read.fetched_chunks import (
     FetchedChunk,
     decode_run,
@@ -135,11 +140,10 @@ def with_matches(
     for window in _windows(planned):
         looks: dict[int, Planned] = {}
         num_looked = 0
-        for source, chunks in window if saves else ():
-            look = source.reading(decoders)
-            first = [*look.wanted(chunks)]
+        deciding = [(one.reading(decoders), chunks) for one, chunks in window] if saves else []
+        for (look, chunks), first in zip(deciding, looked_up(deciding), strict=True):
             if 2 * sum(one.num_bytes for one in first) < sum(one.num_bytes for one in chunks):
-                looks[source.order] = look, first
+                looks[look.order] = look, first
                 num_looked += len(first)
         found: dict[tuple[int, int, int], tuple[int, int]] = {}
         scheduler = ReadScheduler(ReadBufferPool(LOOKED_AT_BYTES), read_ahead=False)
@@ -149,6 +153,7 @@ def with_matches(
                     place = one.source.order, one.chunk.part, one.chunk.chunk
                     found[place] = int(rows[0]), int(rows[-1]) + 1
         saves = saves and 2 * len(found) <= num_looked
+        left: list[tuple[ChunkReader, list[ChunkRead]]] = []
         for source, chunks in window:
             if source.order in looks:
                 rows_of = [found.get((source.order, one.part, one.chunk)) for one in chunks]
@@ -158,7 +163,21 @@ def with_matches(
                     if rows is not None
                 ]
             if chunks:
-                yield source, chunks
+                left.append((source, chunks))
+        yield from _with_places(left)
+
+
+def _with_places(files: Sequence[tuple[ChunkReader, list[ChunkRead]]]) -> Iterator[Planned]:
+    """Yield files with the places of their chunks, but of those that take too much memory."""
+    few = [
+        (source, chunks)
+        for source, chunks in files
+        if chunks[0].places is None
+        and len(source.decoder.columns) * LOOKED_AT_CHUNKS <= PLACES_TOGETHER
+    ]
+    known = dict(zip((source.order for source, _ in few), looked_up(few), strict=True))
+    for source, chunks in files:
+        yield source, known.get(source.order, chunks)
 
 
 def _windows(planned: Iterable[Planned]) -> Iterator[list[tuple[ChunkReader, list[ChunkRead]]]]:

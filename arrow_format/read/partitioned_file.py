@@ -134,6 +134,8 @@ class _Joined:
     blocks: Sequence[_Block]
     is_folded: bool
     """Whether the file has more subpartitions than that."""
+    in_table: tuple[PartTable, range] | None
+    """A table of parts and which of them are the regions; None where they are not as there."""
     regions: tuple[Region, ...] | None = None
     """Made of the parts when they are needed."""
     statistics: Mapping[str, ColumnStatistics] | None = None
@@ -167,7 +169,7 @@ class IndexPart:
     @property
     def in_table(self) -> tuple[PartTable, range] | None:
         """A table of parts and which of them are the regions; None where they are not as there."""
-        return None if self._joined.is_folded else _as_stored(self._joined.blocks)
+        return self._joined.in_table
 
     @property
     def mask(self) -> RowMask | None:
@@ -481,7 +483,8 @@ class PartitionedFileReader:
         ):
             blocks = self._open(numbers, with_statistics=self._has_any(columns))
             is_folded = num_subpartitions < self.metadata.num_subpartitions
-            self._last = joined = _Joined(numbers, num_subpartitions, blocks, is_folded)
+            in_table = None if is_folded else _as_stored(blocks)
+            self._last = joined = _Joined(numbers, num_subpartitions, blocks, is_folded, in_table)
         return IndexPart(self, joined)
 
     def load(self) -> PartitionedFileReader:

@@ -1,6 +1,7 @@
 """Chunks that are opened before their columns are decoded."""
 
 import gc
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -12,9 +13,10 @@ from arrow_format.format.chunk_codec import ChunkDecoder
 from arrow_format.format.chunk_table import MANY_CHUNKS, ChunkPlaces
 from arrow_format.options import WriteOptions
 from arrow_format.read import chunk_reader
-from arrow_format.read.chunk_reader import ChunkReader
+from arrow_format.read.chunk_reader import ChunkReader, looked_up
 from arrow_format.read.fetched_chunks import FetchedChunk, open_run
 from arrow_format.read.partitioned_file import PartitionedFileReader
+from arrow_format.read.plan import with_places, without_places
 from arrow_format.storage.open import open_storage
 from tests.support.small_shuffles import SCHEMA, write_file
 
@@ -81,3 +83,32 @@ def test_places_of_few_chunks_are_held_however_many_are_planned(tmp_path, monkey
         assert _places_held() == before
         assert sum(rows.batch.num_rows for run in runs for rows in run) == len(rows)
         assert _places_held() <= before + MANY_CHUNKS
+
+
+@pytest.mark.parametrize("columns", [["small"], None])
+def test_chunks_of_several_files_are_looked_up_as_those_of_each(tmp_path, columns):
+    """Files of other numbers of chunks"""
+    options = WriteOptions(chunk_bytes=4_000, sync=False)
+    for start, num_rows in ((0, 3_000), (1, 700), (2, 5_000)):
+        rows = np.arange(start, start + num_rows)
+        wide = {f"c{i}": rows * float(i) for i in range(9)}
+        table = pa.table({"r": rows, "small": rows.astype(np.int8), **wide})
+        write_shuffle(
+            table, tmp_path, num_subpartitions=40, keys="r", mode="append", options=options
+        )
+    files = [
+        (source, [without_places(one) for one in chunks])
+        for source, chunks in open_shuffle(tmp_path).reader(3, 9, columns).planned()
+    ]
+    assert len({id(source.table_of(0)[0]) for source, _ in files}) < len(files) == 3
+    for (source, chunks), found in zip(files, looked_up(files), strict=True):
+        assert [one._replace(pieces=None, places=None) for one in found] == chunks
+        alone = source.index.regions
+        for one in found:
+            (wanted,) = alone[one.part].chunks.places([one.chunk], source.decoder.columns)
+            wanted = with_places(one, wanted, source.storage.gap_bytes if columns else sys.maxsize)
+            skipped = dict(table=None, chunk=0)
+            assert wanted.places._replace(**skipped) == one.places._replace(**skipped)
+            assert one.places.described == wanted.places.described
+            assert one.pieces == wanted.pieces
+            assert source.is_unicast(one.part)
