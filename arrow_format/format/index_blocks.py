@@ -211,14 +211,15 @@ def _parts(
     if (same_block & ~((steps > 0) | (is_same & (row_steps > 0)))).any():
         msg = "the parts of a block of the index are not in order"
         raise CorruptShuffleError(msg)
-    first_gaps = np.append(gaps.values, gaps.values.dtype.type(0))[gaps.edges[:-1]]
+    goes_on, later = np.append(is_same, False), np.flatnonzero(is_same) + 1
+    goes_on[later - 1] = reach[later - 1] < gaps.values[gaps.edges[later]]
     return PartTable(
         numbers["region"],
         kinds,
         numbers["first_row"],
         numbers["num_rows"],
         ranges[:, 0],
-        np.append(is_same & (reach[:-1] < first_gaps[1:]), False),
+        goes_on,
         gaps.edges,
         gap_sums,
         row_sums,
