@@ -1,8 +1,9 @@
 """Deleting the rows of few keys with a mask, and reading what is left, on one core.
 
 Against a deletion that writes the files again; against Lance, whose deletion writes row numbers
-too, where ``pylance`` is installed; and against reading everything before. Each round is a fresh
-process that has deleted from another copy before. Processor time.
+too, where ``pylance`` is installed; and against reading everything before. The deletion that writes
+again, against that of a Delta table that is partitioned as the shuffle is, where ``deltalake`` is
+installed. Each round is a fresh process that has deleted from another copy before. Processor time.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from arrow_format import WriteOptions, delete_rows, open_shuffle, write_shuffle
 from integration.bench import targets
 from integration.bench.child import run_in_child, timed
 from integration.bench.inputs import KEY, ipc_stream, read_batches
-from integration.bench.results import Part, cpu_line
+from integration.bench.results import Part, amount_line, cpu_line, megabytes
 from integration.bench.rounds import installed
 
 if TYPE_CHECKING:
@@ -28,23 +29,31 @@ if TYPE_CHECKING:
 
 NUM_KEYS = 50
 OPTIONS = WriteOptions(sync=False)
-MASK, REWRITE, LANCE = "mask", "rewrite", "Lance"
+MASK, REWRITE, LANCE, DELTA = "mask", "rewrite", "Lance", "Delta by bucket"
+PEERS = {LANCE: ("lance", "pylance"), DELTA: ("deltalake", "deltalake")}
+BUCKET = "_subpartition"
+"""Column that ``read(with_subpartition=True)`` adds."""
 BEFORE, AFTER = "read before", "read after"
 
 
-def write_all(rows: str, out: str, num_subpartitions: int, *, lance: bool) -> dict[str, Any]:
-    """Write a shuffle, the same with rows deleted, and perhaps a data set of Lance, beside it."""
+def write_all(rows: str, out: str, num_subpartitions: int, peers: list[str]) -> dict[str, Any]:
+    """Write a shuffle, the same with rows deleted, and tables of peers, beside it."""
     batches = read_batches(Path(rows))
     for name in (BEFORE, AFTER):
         write_shuffle(
             batches, f"{out}-{name}", num_subpartitions=num_subpartitions, keys=KEY, options=OPTIONS
         )
     delete_rows(f"{out}-{AFTER}", {KEY: keys_of(rows)[0]}, erase=False)
-    if lance:
+    if LANCE in peers:
         import lance as peer
 
         aligned = pa.Table.from_batches(batches).combine_chunks()  # Lance takes no other decimals
         peer.write_dataset(aligned, f"{out}-{LANCE}")
+    if DELTA in peers:
+        import deltalake
+
+        bucketed = open_shuffle(f"{out}-{BEFORE}").read(with_subpartition=True)
+        deltalake.write_deltalake(f"{out}-{DELTA}", bucketed, partition_by=BUCKET)
     return {}
 
 
@@ -56,25 +65,41 @@ def keys_of(rows: str) -> tuple[list[int], list[int]]:
 
 
 def delete(source: str, label: str, deleted: list[int], others: list[int]) -> dict[str, Any]:
-    """Delete the rows of keys in one of three ways from a copy; ``num_rows`` are left."""
-    num_rows = 0
+    """Delete the rows of keys in one way from a copy; ``num_rows`` are left, and bytes written."""
+    num_rows = num_bytes = 0
     for keys in (others, deleted):  # the first loads the code
         copy = f"{source}-copy"
         # No deletion changes a file that is there: links are copies enough.
         shutil.copytree(source, copy, copy_function=os.link)
+        condition = _one_of(KEY, keys)
         if label == LANCE:
             import lance as peer
 
-            condition = f"{KEY} IN ({', '.join(map(str, keys))})"
             with timed() as answer:
                 peer.dataset(copy).delete(condition)
             num_rows = peer.dataset(copy).count_rows()
+        elif label == DELTA:
+            import deltalake
+
+            # Ours finds the subpartitions of keys while it is measured; Delta is told them.
+            shuffle = open_shuffle(f"{source.removesuffix(DELTA)}{BEFORE}")
+            buckets = sorted({shuffle.subpartition_of(**{KEY: key}) for key in keys})
+            with timed() as answer:
+                table = deltalake.DeltaTable(copy)
+                table.delete(f"{_one_of(BUCKET, buckets)} AND {condition}")
+            num_rows = table.to_pyarrow_dataset().count_rows()
         else:
             with timed() as answer:
                 delete_rows(copy, {KEY: keys}, erase=label == REWRITE, options=OPTIONS)
             num_rows = open_shuffle(copy).num_rows
+        files = [path.stat() for path in Path(copy).rglob("*") if path.is_file()]
+        num_bytes = sum(file.st_size for file in files if file.st_nlink == 1)
         shutil.rmtree(copy)
-    return {**answer, "num_rows": num_rows}
+    return {**answer, "num_rows": num_rows, "num_bytes": num_bytes}
+
+
+def _one_of(column: str, values: list[int]) -> str:
+    return f"{column} IN ({', '.join(map(str, values))})"
 
 
 def read(path: str) -> dict[str, Any]:
@@ -92,20 +117,19 @@ def run(settings: Settings) -> Part:
     rows = str(ipc_stream(settings.scale))
     part = Part("masks", f"Engine, rows deleted with a mask, scale {settings.scale:g}")
     part.notes += ["one core, a fresh process per round; processor time of the best rounds"]
-    has_lance = LANCE in installed(part, {LANCE: ("lance", "pylance")})
+    peers = installed(part, PEERS)
     deleted, others = keys_of(rows)
     for n in settings.numbers:
         settings.report(f"n = {n:,}: writing")
         out = str(settings.scratch / f"masked-{n}")
-        run_in_child(write_all, rows=rows, out=out, num_subpartitions=n, lance=has_lance)
+        run_in_child(write_all, rows=rows, out=out, num_subpartitions=n, peers=peers)
         case = f"{NUM_KEYS} keys, n = {n:,}"
-        labels = (MASK, REWRITE, LANCE) if has_lance else (MASK, REWRITE)
         from_copy = partial(run_in_child, delete, deleted=deleted, others=others)
         deletions = {
             label: partial(
-                from_copy, source=f"{out}-{LANCE if label == LANCE else BEFORE}", label=label
+                from_copy, source=f"{out}-{label if label in peers else BEFORE}", label=label
             )
-            for label in labels
+            for label in (MASK, REWRITE, *peers)
         }
         reads = {
             label: partial(run_in_child, read, path=f"{out}-{label}") for label in (BEFORE, AFTER)
@@ -117,7 +141,15 @@ def run(settings: Settings) -> Part:
             msg = f"{case}: {timings} disagree on the rows that are left"
             raise RuntimeError(msg)
         part.lines.append(cpu_line(case, timings, MASK, REWRITE, None))
-        if has_lance:
+        if LANCE in peers:
             part.lines.append(cpu_line(case, timings, MASK, LANCE, targets.MASK_AGAINST_LANCE))
+        if DELTA in peers:
+            ours, other = timings[REWRITE], timings[DELTA]
+            part.lines += [
+                cpu_line(case, timings, REWRITE, DELTA, targets.ERASE_AGAINST_DELTA),
+                amount_line(
+                    case, f"bytes written, {DELTA} = 1", megabytes(ours), megabytes(other), "MB"
+                ),
+            ]
         part.lines.append(cpu_line(case, timings, AFTER, BEFORE, targets.MASKED_READ))
     return part

@@ -80,6 +80,10 @@ MASK_AGAINST_LANCE = Target(at_most=4)
 """Processor time of a deletion of few keys with a mask, against Lance's, which writes row numbers
 without asking where rows of a key can be."""
 
+ERASE_AGAINST_DELTA = Target(at_most=1.2)
+"""Processor time of a deletion of few keys that writes files again, against Delta's, which writes
+those of the keys' buckets."""
+
 MASKED_READ = Target(at_most=1.05)
 """Processor time of reading all rows that masks left of a version, against those before."""
 
