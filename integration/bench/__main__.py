@@ -41,6 +41,7 @@ NUMBERS: dict[str, tuple[int, ...]] = {
     "spark": (200, 2_000),
     "lane": (200, 2_000),
     "joins": (200, 2_000),
+    "in_process": (200,),
     "groups": (200,),
     "queries": (200,),
     "merge": (20_000,),

@@ -7,7 +7,6 @@ key, and five sums. Both sides read the same columns of the same Parquet files. 
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -20,7 +19,7 @@ from integration.bench.spark import measure_actions, session, to_noop
 from integration.programs.datasets import LINEITEM_PARTS, lineitem, orders
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -42,9 +41,6 @@ KEPT_ROWS = "join_shuffles, kept with all columns, all rows to the JVM"
 APPLY = "groupBy.applyInArrow"
 SQL_AGGREGATE = "Spark SQL, groupBy.agg"
 AGGREGATE = "aggregate_shuffle, kept"
-HERE_TWO = "join_shuffles without Spark, two threads"
-HERE_ONE = "join_shuffles without Spark, one thread"
-DUCKDB, POLARS = "DuckDB from Parquet, all cores", "Polars from Parquet, all cores"
 
 
 def join_lines(case: str, timings: Mapping[str, Timing]) -> list[Line]:
@@ -70,15 +66,6 @@ def aggregate_lines(case: str, timings: Mapping[str, Timing]) -> list[Line]:
     ]
 
 
-def here_lines(case: str, timings: Mapping[str, Timing]) -> list[Line]:
-    """Lines on the query with a join, without Spark, for one number of subpartitions."""
-    others = {"one thread": HERE_ONE, "DuckDB": DUCKDB, "Polars": POLARS}
-    return [
-        compare(case, "speed", unit, timings[HERE_TWO], timings[label])
-        for unit, label in others.items()
-    ]
-
-
 def run(settings: Settings) -> Part:
     """Measure joins and aggregations."""
     settings.report("making the input")
@@ -94,7 +81,6 @@ def run(settings: Settings) -> Part:
     with session(settings, {"spark.sql.autoBroadcastJoinThreshold": "-1"}) as spark:
         for n in settings.numbers:
             _joins(settings, part, spark, items, others, n)
-            _here(settings, part, items, others, n)
         _aggregations(settings, part, spark, items)
     return part
 
@@ -119,7 +105,7 @@ def _joins(
 
     def summed(out: Path) -> list[object]:
         schema = "o_orderpriority string, part decimal(38,4)"
-        parts = joined(out, then=_partial_revenue, schema=schema)
+        parts = joined(out, then=partial_revenue, schema=schema)
         return sorted(parts.groupBy("o_orderpriority").agg({"part": "sum"}).collect())
 
     def sql(_: Path) -> list[object]:
@@ -155,54 +141,7 @@ def _kept(settings: Settings, columns: str, n: int) -> Path:
     return settings.scratch / f"kept-{columns}-{n}"
 
 
-def _here(settings: Settings, part: Part, items: Path, others: Path, n: int) -> None:
-    """The same query in this process, and by libraries that run in one."""
-    import duckdb
-    import polars as pl
-
-    import arrow_format
-
-    kept = _kept(settings, "few", n)
-    schema = pa.schema({"o_orderpriority": pa.string(), "part": pa.decimal128(38, 4)})
-
-    def ours(workers: int) -> list[object]:
-        with ThreadPoolExecutor(workers) as executor:
-            parts = arrow_format.join_shuffles(
-                kept / "items", kept / "orders", [(ITEMS[0], ORDERS[0])], left_columns=ITEMS[1:],
-                right_columns=ORDERS[1:], then=_partial_revenue, schema=schema, executor=executor,
-            ).read_all()  # fmt: skip
-        sums = parts.group_by("o_orderpriority").aggregate([("part", "sum")])
-        return sorted(tuple(row.values()) for row in sums.to_pylist())
-
-    def of_duckdb() -> list[object]:
-        return duckdb.sql(
-            f"SELECT o_orderpriority, {REVENUE} FROM '{items}/*.parquet' JOIN '{others}/*.parquet' "
-            "ON l_orderkey = o_orderkey GROUP BY 1 ORDER BY 1"
-        ).fetchall()
-
-    def of_polars() -> list[object]:
-        rows = pl.scan_parquet(items).join(
-            pl.scan_parquet(others), left_on="l_orderkey", right_on="o_orderkey"
-        )
-        price = pl.col("l_extendedprice").cast(pl.Decimal(38, 4))  # else it rounds to two digits
-        revenue = (price * (1 - pl.col("l_discount").cast(pl.Decimal(38, 4)))).sum()
-        return sorted(rows.group_by("o_orderpriority").agg(revenue).collect().rows())
-
-    expected = of_duckdb()
-    if not ours(2) == ours(1) == expected == of_polars():
-        msg = f"n = {n:,}: the join without Spark gives another revenue than DuckDB or Polars"
-        raise RuntimeError(msg)
-    actions: dict[str, Action] = {
-        HERE_TWO: lambda _: ours(2),
-        HERE_ONE: lambda _: ours(1),
-        DUCKDB: lambda _: of_duckdb(),
-        POLARS: lambda _: of_polars(),
-    }
-    case = f"join without Spark, n = {n:,}"
-    part.lines += here_lines(case, measure_actions(settings, part, case, actions))
-
-
-def _partial_revenue(joined: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+def partial_revenue(joined: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Sum up batch after batch in the task, as Spark SQL does before its exchange."""
     for batch in joined:
         price, discount, priority = batch.columns

@@ -107,6 +107,12 @@ JOIN_AGAINST_SQL = Target(at_least=2)
 KEPT_JOIN_AGAINST_SQL = Target(at_least=4)
 """Speed of joining shuffles that are kept, against Spark's sort-merge join of the tables."""
 
+JOIN_AGAINST_DUCKDB = Target(at_most=2)
+"""Time of a join of kept shuffles without Spark, against DuckDB from Parquet, both on two cores."""
+
+DUCKDB_OF_OURS = Target(at_most=1.2)
+"""Time of DuckDB's join of two shuffles as data sets, against its join of Parquet files."""
+
 AGGREGATE_AGAINST_APPLY = Target(at_least=5)
 """Speed of ``aggregate_shuffle`` of a kept shuffle, against ``groupBy(k).applyInArrow``."""
 
