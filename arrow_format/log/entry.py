@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
@@ -40,6 +39,7 @@ from arrow_format.log.job_ends import (
     join_jobs,
 )
 from arrow_format.log.output_table import SCHEMA as OUTPUT_SCHEMA
+from arrow_format.log.output_table import column_in, lengths_of
 from arrow_format.log.outputs import (
     MapOutputs,
     check_keys,
@@ -482,8 +482,8 @@ def _problems_of_outputs(entry: LogEntry, outputs: MapOutputs) -> Iterator[str]:
         puts = outputs.of_files("mask_number")[outputs.of_files("mask_rows") > 0]
         if MASKS not in entry.state.readers or puts.min() < 1 or puts.max() > entry.version:
             yield "rows are masked by no entry up to its own, or without the feature of readers"
-    numbers = outputs.table.column("files"), outputs.table.column("column_ids")
-    has_files, has_ids = (to_numpy(pc.list_value_length(c.combine_chunks())) > 0 for c in numbers)
+    lists = (column_in(outputs.table, name) for name in ("files", "column_ids"))
+    has_files, has_ids = (lengths_of(each) > 0 for each in lists)
     if np.any(has_files > has_ids):
         yield "a map output has files, and no ids of their columns"
     if entry.range is not None:
@@ -493,9 +493,7 @@ def _problems_of_outputs(entry: LogEntry, outputs: MapOutputs) -> Iterator[str]:
         yield "totals differ from the sum over map outputs"
     if entry.operation not in _OF_ONE_JOB:
         return
-    tasks, orders = (
-        to_numpy(outputs.table.column(name).combine_chunks()) for name in ("map_task", "order")
-    )
+    tasks, orders = (to_numpy(column_in(outputs.table, name)) for name in ("map_task", "order"))
     if not np.array_equal(tasks, np.arange(len(tasks))) or outputs.job_ids - {entry.job_id}:
         yield f"map outputs are not those of job {entry.job_id}, each once and in order"
     if np.any(versions != entry.version) or not np.array_equal(orders, tasks):
