@@ -30,7 +30,7 @@ CHUNK_RAW_BYTES = 60
 """Of a chunk in the index, before compression."""
 STATUS_BYTES = 600
 """Of a map status, without totals; statistics of many columns are more."""
-OPEN_OUTPUT_BYTES = 2_500
+OPEN_OUTPUT_BYTES = 450
 """Of a map output in the memory of a process that opens the shuffle."""
 LOG_PUTS = 17
 """Listings and puts of a write that do not depend on its size; ten of them once in a process."""
