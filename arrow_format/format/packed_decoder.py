@@ -318,6 +318,11 @@ class _Reader:
         """
         as_it_is = num_words * wide.itemsize
         found = self._wanted([as_it_is if w == AS_IT_IS else w for w in widths], runs)
+        if len(found) == 1:  # as in a lookup, which has little else to do
+            ((start, stop),), (width,) = found, widths
+            dtype = wide if width == AS_IT_IS else _UNSIGNED[width]
+            codes = self._bytes[start:stop].view(dtype)
+            return [_Codes(width, slice(0, 1), runs.edges, codes)]
         are_small = runs.edges[-1] <= JOINED_ROWS * len(found)
         ends = [
             chunk
