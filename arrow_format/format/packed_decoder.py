@@ -43,6 +43,10 @@ JOINED_ROWS = 1 << 12
 """Chunks of which so many values each are wanted, or fewer, are unpacked together: to call NumPy
 for each takes longer than to copy them once more."""
 
+JOINED_VALUES = 1 << 16
+"""Together they have so many values at most, or one more chunk: of more, what is made on the way is
+new memory of the system, which takes longer."""
+
 
 class Unpacker:
     """Unpacks columns of one data schema; what follows from their types alone is computed once."""
@@ -324,11 +328,12 @@ class _Reader:
             codes = self._bytes[start:stop].view(dtype)
             return [_Codes(width, slice(0, 1), runs.edges, codes)]
         are_small = runs.edges[-1] <= JOINED_ROWS * len(found)
-        ends = [
-            chunk
-            for chunk, (width, behind) in enumerate(pairwise([*widths, -1]), 1)
-            if width != behind or not are_small
-        ]
+        most = runs.edges[0] + JOINED_VALUES
+        ends = []
+        for chunk, (width, behind) in enumerate(pairwise([*widths, -1]), 1):
+            if width != behind or not are_small or runs.edges[chunk] >= most:
+                ends.append(chunk)
+                most = runs.edges[chunk] + JOINED_VALUES
         groups = []
         for first, end in pairwise([0, *ends]):
             width = widths[first]

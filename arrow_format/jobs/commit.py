@@ -30,6 +30,7 @@ from arrow_format.log.result import ResultDescription, describe_result, released
 from arrow_format.log.state import PendingNumbers, VersionShape
 from arrow_format.log.totals import sum_totals
 from arrow_format.log.transactions import committed_by, find_transaction
+from arrow_format.model import MAX_INTEGER
 from arrow_format.options import check_mode
 from arrow_format.write.counters import sum_counters
 
@@ -174,7 +175,7 @@ def commit_job(
             "transaction": transaction,
             "map_outputs": with_ids(give_ids(job.data_schema, [columns], 0), job.unlogged),
             "totals": totals,
-            "counters": {name: count for name, count in counters.items() if count},
+            "counters": {k: min(count, MAX_INTEGER) for k, count in counters.items() if count},
         }
         if pending:
             fields["pending_shape"] = shape

@@ -84,7 +84,7 @@ def _bare(entry: LogEntry) -> LogEntry:
         restored=(),
         last_column_id=max(entry.state.last_column_id, *entry.shape.column_ids),
     )
-    return structs.replace(entry, state=state, gives_up=(), counters={})
+    return structs.replace(entry, state=state, gives_up=())
 
 
 def parts_of(snapshot: Snapshot, tasks: Sequence[Ranges]) -> list[Snapshot] | None:

@@ -272,13 +272,7 @@ def jobs_of(entry: LogEntry) -> pa.Table:
 
 def blank_of(entry: LogEntry) -> LogEntry:
     """Return what is left of an entry when it is made blank."""
-    nothing: dict[str, Any] = {
-        "state": LogState(),
-        "pending_shape": None,
-        "counters": {},
-        "content": _NOTHING,
-    }
-    return replace(entry, operation=BLANK, **nothing)
+    return replace(entry, operation=BLANK, state=LogState(), pending_shape=None, content=_NOTHING)
 
 
 def end_of_job(entry: LogEntry, job_id: str) -> JobEnd | None:

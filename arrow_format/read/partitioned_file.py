@@ -195,9 +195,13 @@ class IndexPart:
             wanted = np.concatenate([offsets[0], *(part.chunks.offset for part in self.regions)])
             order = np.argsort(stored, kind="stable")
             rows = order[np.searchsorted(stored, wanted, sorter=order)]
+            if not known:  # no block has a subpartition of the range
+                none = np.empty(0, np.int64)
+                types = {name: schema.field(name).type for name in names}
+                known = [{name: ColumnStatistics.all_null(types[name], none) for name in names}]
             joined.statistics = {
                 name: ColumnStatistics.joined([each[name] for each in known]).at(rows)
-                for name in (names if known else ())
+                for name in names
             }
         return joined.statistics
 

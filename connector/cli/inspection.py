@@ -16,6 +16,7 @@ from arrow_format.log.consumers import ConsumerRegistry
 from arrow_format.options import ResultPartitionType
 from arrow_format.read.index_cache import IndexCache
 from arrow_format.read.presentation import count_of
+from arrow_format.write.counters import sum_counters
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -133,7 +134,7 @@ class ShuffleFacts:
     directories: tuple[str, ...]
     """Further directories that hold files of this version, absolute."""
     counters: Mapping[str, int]
-    """What the map tasks did that wrote the newest rows, added up; empty after a merge."""
+    """What the map tasks of the version did, added up; all 0 of one that no write made."""
     columns: tuple[ColumnFacts, ...]
     versions: tuple[VersionFacts, ...]
     sizes: SizeFacts
@@ -171,7 +172,7 @@ def inspect_shuffle(shuffle: Shuffle) -> ShuffleFacts:
         tags=_tags(log),
         num_pending=_num_pending(log),
         directories=tuple(dict.fromkeys(file.root for file in files if file.root)),
-        counters=entry.counters,
+        counters=sum_counters([entry.counters]),
         columns=tuple(
             ColumnFacts(field.name, str(field.type), field.nullable) for field in shuffle.schema
         ),

@@ -24,6 +24,7 @@ from arrow_format.errors import CorruptShuffleError
 from arrow_format.format import column_frames, index_file
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.keys.partitioner import can_be_asked
 from arrow_format.log import carried
 from arrow_format.log.delta import Delta
 from arrow_format.log.entry import decode_entry, encode_entry
@@ -195,7 +196,7 @@ def part_of(shuffle, asked, data):
 
 def check(shuffle, written, data):
     """Read some of it in several ways, of one open shuffle, so that blocks are kept in between."""
-    n, can_check = shuffle.num_subpartitions, shuffle.map_outputs.placed.all()
+    n, can_check = shuffle.num_subpartitions, can_be_asked(shuffle.partitioner)
     for _ in range(3):
         asked = data.draw(st.none() | st.lists(st.integers(0, n - 1), max_size=8, unique=True))
         columns = data.draw(st.sampled_from([None, ["v"], ["s", "p"], []]))

@@ -78,10 +78,40 @@ def test_chunks_that_are_unpacked_together_come_one_behind_the_other(data):
     with pytest.MonkeyPatch.context() as patch:
         if data.draw(st.booleans(), "each by itself, as large ones"):
             patch.setattr(packed_decoder, "JOINED_ROWS", 0)
+        patch.setattr(packed_decoder, "JOINED_VALUES", data.draw(st.sampled_from([1, 5, 1 << 16])))
         found = Unpacker(schema).unpack(pa.py_buffer(content), enumerate(sections), wanted)
     batch = pa.RecordBatch.from_arrays(found, schema=schema)
     batch.validate(full=True)
     assert repr(batch.to_pylist()) == repr(pa.Table.from_batches(expected).to_pylist())
+
+
+def several(arrays):
+    """The packed columns of chunks one behind the other, and where those of each are."""
+    columns = [PackedRows(pa.record_batch([one], ["c"])).columns(0, len(one))[0] for one in arrays]
+    ends = np.cumsum([len(column) for column in columns]).tolist()
+    return bytearray(b"".join(columns)), [*zip([0, *ends], ends, strict=False)]
+
+
+def test_chunks_that_are_unpacked_together_have_a_base_and_a_sign_each():
+    kind = pa.decimal128(38, 0)
+    bases = (5, -1, (1 << 62) - 3, -(1 << 63), 1 << 62)
+    arrays = [pa.array([Decimal(base), Decimal(base + 2)], kind) for base in bases]
+    content, sections = several(arrays)
+    (found,) = Unpacker(pa.schema({"c": kind})).unpack(
+        pa.py_buffer(bytes(content)), [(0, sections)], [(2, 0, 2)] * len(arrays)
+    )
+    found.validate(full=True)
+    assert found.to_pylist() == [value for one in arrays for value in one.to_pylist()]
+
+
+@pytest.mark.parametrize("damaged", range(3))
+def test_digits_of_each_chunk_that_is_unpacked_with_others_are_looked_at(damaged):
+    content, sections = several([pa.array([0.25, 1.5])] * 3)
+    content[sections[damaged][0] + 2] = 16
+    with pytest.raises(ValueError, match="floats of 16 digits"):
+        Unpacker(pa.schema({"c": pa.float64()})).unpack(
+            pa.py_buffer(bytes(content)), [(0, sections)], [(2, 0, 2)] * 3
+        )
 
 
 @given(st.data())

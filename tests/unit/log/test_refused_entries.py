@@ -13,7 +13,7 @@ from arrow_format.errors import ShuffleError
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import run_map_task
 from arrow_format.keys.partitioner import ColumnPartitioner
-from arrow_format.model import Transaction
+from arrow_format.model import MAX_INTEGER, Transaction
 from arrow_format.options import ResultPartitionType
 from arrow_format.storage.open import PosixStorage
 from tests.support.consumers import ConsumerRegistry
@@ -215,3 +215,11 @@ def test_progress_that_no_reader_takes(path, version):
 def test_progress_of_what_is_no_name(path, name):
     with pytest.raises(OptionError, match="consumer="):
         ConsumerRegistry(PosixStorage(str(path))).advance(name, 1)
+
+
+def test_counters_that_add_up_to_more_than_the_log_takes(path):
+    job = begin(path / "new")
+    statuses = [replace(run(job, task, [1]), counters={"rows": MAX_INTEGER}) for task in range(2)]
+    receipt = commit_job(job, statuses, mode="append")
+    assert receipt.counters["rows"] == MAX_INTEGER
+    assert is_usable(path / "new")

@@ -8,6 +8,7 @@ import pytest
 
 from arrow_format import (
     BroadcastPartitioner,
+    ColumnPartitioner,
     RangePartitioner,
     WriteOptions,
     append_shuffle,
@@ -17,6 +18,7 @@ from arrow_format import (
     write_shuffle,
 )
 from arrow_format.errors import SchemaError
+from arrow_format.format import index_file
 from arrow_format.format.chunk_codec import ChunkDecoder
 from tests.support.guarantees import guarantee
 
@@ -184,3 +186,17 @@ def test_a_dataset_counts_without_reading_what_the_log_says(shuffle, decoded):
     assert not decoded
     assert dataset.count_rows(filter=pc.starts_with(ds.field("s"), "a text of more than 1")) > 0
     assert decoded, "what only PyArrow evaluates"
+
+
+def test_a_key_whose_subpartition_no_block_of_a_file_has(tmp_path, monkeypatch):
+    monkeypatch.setattr(index_file, "BLOCK_BYTES", 1)
+    rows = pa.table({"p": pa.array([0, 2] * 10, pa.int32()), "v": range(20)})
+    write_shuffle(
+        rows, tmp_path, num_subpartitions=3, partitioner=ColumnPartitioner("p"), options=OPTIONS
+    )
+    shuffle = open_shuffle(tmp_path)
+    for condition in ("p = 1", "p = 1 AND v > 3"):
+        assert shuffle.count_rows(filter=condition) == 0
+        (ends,) = shuffle.min_max(["v"], filter=condition).values()
+        assert [end.as_py() for end in ends] == [None, None]
+    assert shuffle.count_rows(filter="p = 2") == 10

@@ -5,7 +5,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from arrow_format import WriteOptions, delete_rows, merge_shuffle, open_shuffle, write_shuffle
+from arrow_format import (
+    WriteOptions,
+    append_shuffle,
+    delete_rows,
+    merge_shuffle,
+    open_shuffle,
+    write_shuffle,
+)
 from arrow_format.read import key_search
 from arrow_format.storage.local import PosixReader, PosixStorage
 
@@ -94,3 +101,19 @@ def test_what_has_no_key_is_not_read_whole(path, read, monkeypatch):
 def test_what_is_beyond_the_bounds_of_keys_is_not_read(path, read):
     assert open_shuffle(path).lookup({"k": -1, "t": "t1"}).read_all().num_rows == 0
     assert not read
+
+
+def test_files_of_different_columns_are_looked_up_each_by_its_own(tmp_path):
+    """As many columns, the key in another place."""
+    options = WriteOptions(sync=False, schema_evolution=True)
+    first = pa.table({"k": [1], "a": [10], "b": [11]})
+    write_shuffle(first, tmp_path, num_subpartitions=2, keys="k", options=options)
+    for i in range(5):
+        appended = pa.table({"b": [20 + i], "k": [1], "c": [30 + i]})
+        append_shuffle(appended, tmp_path, options=options)
+        appended = pa.table({"k": [1], "a": [40 + i], "b": [50 + i]})
+        append_shuffle(appended, tmp_path, options=options)
+    found = pa.Table.from_batches(open_shuffle(tmp_path).lookup({"k": [1]}))
+    assert found["k"].to_pylist() == [1] * 11
+    assert found["b"].to_pylist() == [11, *(b + i for i in range(5) for b in (20, 50))]
+    assert found["c"].to_pylist() == [None, *(c for i in range(5) for c in (30 + i, None))]
