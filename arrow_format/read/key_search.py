@@ -7,7 +7,6 @@ of any other the key columns of all rows.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -111,8 +110,8 @@ def search(
             ids = None
             if _are_placed(run[0]):
                 ids = extents_of(pairs_of(run), len(keys.wanted)).each
-            among = partial(keys.among, subpartitions=ids)
-            for (source, chunk, _), rows in _matching(run, batch, among):
+            among = keys.among(batch.columns, subpartitions=ids)
+            for (source, chunk, _), rows in _with_rows(run, among):
                 matches = by_file.setdefault(source.order, Matches())
                 matches.chunks.setdefault(chunk.region, set()).add(chunk.chunk)
                 left = source.rows_left(chunk)
@@ -149,7 +148,8 @@ def with_matches(
         scheduler = ReadScheduler(ReadBufferPool(LOOKED_AT_BYTES), read_ahead=False)
         with scheduler.add_reader(looks.values()) as fetched:
             for run, batch in _decoded(fetched):
-                for one, rows in _matching(run, batch, where.mask):
+                # A filter may have no columns.
+                for one, rows in _with_rows(run, where.mask(batch.columns, batch.num_rows)):
                     place = one.source.order, one.chunk.part, one.chunk.chunk
                     found[place] = int(rows[0]), int(rows[-1]) + 1
         saves = saves and 2 * len(found) <= num_looked
@@ -211,13 +211,11 @@ def _decoded(
             on_bytes(sum(one.chunk.num_bytes for one in run))
 
 
-def _matching(
-    run: Sequence[FetchedChunk],
-    batch: pa.RecordBatch,
-    mask: Callable[[list[pa.Array]], NDArray[np.bool_]],
+def _with_rows(
+    run: Sequence[FetchedChunk], mask: NDArray[np.bool_]
 ) -> Iterator[tuple[FetchedChunk, Int64Array]]:
     """Yield the chunks of which a mask takes rows, with these, counted from the first wanted."""
-    rows = np.flatnonzero(mask(batch.columns))
+    rows = np.flatnonzero(mask)
     edges = edges_of(pairs_of(run))
     cuts = np.searchsorted(rows, edges).tolist()
     for one, edge, first, end in zip(run, edges.tolist(), cuts, cuts[1:], strict=False):

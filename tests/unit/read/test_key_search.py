@@ -6,6 +6,7 @@ import pyarrow.compute as pc
 import pytest
 
 from arrow_format import (
+    RangePartitioner,
     WriteOptions,
     append_shuffle,
     delete_rows,
@@ -117,3 +118,19 @@ def test_files_of_different_columns_are_looked_up_each_by_its_own(tmp_path):
     assert found["k"].to_pylist() == [1] * 11
     assert found["b"].to_pylist() == [11, *(b + i for i in range(5) for b in (20, 50))]
     assert found["c"].to_pylist() == [None, *(c for i in range(5) for c in (30 + i, None))]
+
+
+@pytest.mark.parametrize(
+    ("condition", "num_rows"), [("1 = 1", 5), ("(NULL = k) IS NULL", 5), ("1 = 2", 0)]
+)
+def test_a_filter_of_no_column(tmp_path, condition, num_rows):
+    ranges = RangePartitioner(
+        keys=(("k", "ascending"),), bounds=pa.record_batch({"k": pa.array([], pa.int64())})
+    )
+    rows = pa.table({"k": range(5), "v": range(5)})
+    write_shuffle(rows, tmp_path, num_subpartitions=2, partitioner=ranges, options=OPTIONS)
+    shuffle = open_shuffle(tmp_path)
+    for ordered in (True, False):
+        found = shuffle.read(filter=condition, ordered=ordered).read_all()
+        assert found.num_rows == num_rows
+    assert shuffle.count_rows(filter=condition) == num_rows
