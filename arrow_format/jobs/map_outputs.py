@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 def complete_outputs(
     job: ShuffleJob, statuses: Iterable[MapStatus], expected: int | None
 ) -> tuple[MapOutputs, Totals, dict[str, int]]:
-    """Return the map outputs by map task, their rows and bytes per subpartition, their counters.
-
-    Both are those of all tasks together.
+    """Return the map outputs by map task, and of all: rows and bytes per subpartition, counters.
 
     Statuses are taken one by one and not kept: their totals would take gigabytes where there are
     tens of thousands of map tasks and subpartitions. Totals that are absent or do not add up are

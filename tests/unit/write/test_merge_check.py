@@ -38,6 +38,20 @@ def test_as_many_are_chosen_from_few_places_of_many_regions(num_candidates, num_
         assert num_places == min(max(512 // max(num_regions, 1), 1), NUM_COMPARED)
 
 
+@pytest.fixture
+def decoded(monkeypatch):
+    """The data file of each chunk that is decoded from here on."""
+    paths = []
+    real = ChunkReader.to_decode
+
+    def to_decode(self, *of, **how):
+        paths.append(self.path)
+        return real(self, *of, **how)
+
+    monkeypatch.setattr(ChunkReader, "to_decode", to_decode)
+    return paths
+
+
 def write_appends(path, sort_by=()):
     for start in range(0, 2_000, 100):
         table = pa.table({"k": np.arange(start, start + 100), "v": np.arange(100) % 7})
@@ -49,20 +63,12 @@ def write_appends(path, sort_by=()):
 
 @pytest.mark.parametrize("sort_by", [(), ("v",)])
 def test_each_chunk_of_an_input_is_decoded_once_and_once_more_to_compare(
-    tmp_path, monkeypatch, sort_by
+    tmp_path, decoded, sort_by
 ):
     write_appends(tmp_path, sort_by)
     before = open_shuffle(tmp_path)
     indexes = [path.read_bytes() for path in tmp_path.rglob(f"*{INDEX_SUFFIX}")]
     num_chunks = sum(len(region.chunks) for each in indexes for region in decode_index(each)[1])
-    decoded = []
-    real = ChunkReader.to_decode
-
-    def to_decode(self, *of, **how):
-        decoded.append(self.path)
-        return real(self, *of, **how)
-
-    monkeypatch.setattr(ChunkReader, "to_decode", to_decode)
     merge_shuffle(tmp_path, policy=MergePolicy(rewrite="always"), options=FAST)
     inputs = {file.data_path for output in before.map_outputs for file in output.files}
     assert num_chunks < sum(path in inputs for path in decoded) <= 2 * num_chunks
@@ -84,18 +90,10 @@ def append_in_order(path, num_files=8, num_rows=200):
         write_shuffle(table, path, num_subpartitions=1, keys="k", mode="append", options=FAST)
 
 
-def test_files_between_those_with_the_first_and_last_rows_are_read_once(tmp_path, monkeypatch):
+def test_files_between_those_with_the_first_and_last_rows_are_read_once(tmp_path, decoded):
     append_in_order(tmp_path)
     outputs = open_shuffle(tmp_path).map_outputs
     inputs = [file.data_path for output in outputs for file in output.files]
-    decoded = []
-    real = ChunkReader.to_decode
-
-    def to_decode(self, *of, **how):
-        decoded.append(self.path)
-        return real(self, *of, **how)
-
-    monkeypatch.setattr(ChunkReader, "to_decode", to_decode)
     merge_shuffle(tmp_path, policy=MergePolicy(rewrite="always"), options=FAST)
     assert [decoded.count(path) for path in inputs] == [2, 2, 1, 1, 1, 1, 2, 2]
 
