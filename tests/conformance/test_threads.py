@@ -1,5 +1,6 @@
 """CONFORMANCE, group "Threads": a write with several leaves what a write with one leaves."""
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -42,16 +43,21 @@ def files(path):
     return [each for each in Path(path).rglob("*") if each.is_file()]
 
 
+def open_files():
+    """The descriptors of this process, with what each is of; but that of the listing."""
+    links = list(Path("/proc/self/fd").iterdir())
+    return {(each.name, str(each.readlink())) for each in links if each.is_symlink()}
+
+
 @contextmanager
 def leaving_nothing(path):
     """Check that the block leaves no thread, no open file and nothing at the path."""
 
-    def there():
-        return set(threading.enumerate()), len(os.listdir("/proc/self/fd"))  # noqa: PTH208
-
-    before = there()
+    gc.collect()  # what tests before left open would close in the block
+    threads, before = set(threading.enumerate()), open_files()
     yield
-    assert there() == before
+    assert set(threading.enumerate()) == threads
+    assert open_files() - before == set()
     assert files(path) == []
 
 
