@@ -60,7 +60,7 @@ _HOME = {
     "arrow_format.streaming.elements": "LatencyMarker Output Watermark WatermarkStatus",
     "arrow_format.streaming.flush_buffer": "FlushReason",
     "arrow_format.streaming.flush_pending": "flush_pending",
-    "arrow_format.streaming.latest_by_key": "latest_per_key",
+    "arrow_format.streaming.latest_spilling": "latest_per_key",
     "arrow_format.streaming.options": "FlushOptions OperatorAttributes OperatorAttributesBuilder",
     "arrow_format.write.merge_policy": "MergePolicy",
     "arrow_format.write.merger": "PartitionedFileMerger",

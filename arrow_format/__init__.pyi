@@ -82,7 +82,7 @@ from arrow_format.streaming.elements import Watermark as Watermark
 from arrow_format.streaming.elements import WatermarkStatus as WatermarkStatus
 from arrow_format.streaming.flush_buffer import FlushReason as FlushReason
 from arrow_format.streaming.flush_pending import flush_pending as flush_pending
-from arrow_format.streaming.latest_by_key import latest_per_key as latest_per_key
+from arrow_format.streaming.latest_spilling import latest_per_key as latest_per_key
 from arrow_format.streaming.options import FlushOptions as FlushOptions
 from arrow_format.streaming.options import OperatorAttributes as OperatorAttributes
 from arrow_format.streaming.options import OperatorAttributesBuilder as OperatorAttributesBuilder

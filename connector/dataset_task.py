@@ -17,9 +17,9 @@ from connector.spark_types import arrow_schema_of, spark_schema_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from arrow_format.ingest.scan import Scan
     from arrow_format.keys.partitioner import Partitioner
     from arrow_format.options import WriteOptions
-    from arrow_format.scan.scan import Scan
     from arrow_format.storage.open import Place
 
 

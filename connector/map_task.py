@@ -24,8 +24,8 @@ from arrow_format.model import Transaction
 from arrow_format.options import WriteOptions, check_type
 from arrow_format.process_identity import java_above, this_process
 from arrow_format.storage.open import open_storage
-from connector.arrival import Travels
 from connector.map_status import STATUS_SCHEMA, status_to_row, statuses_from_rows
+from connector.pickling import ChecksOnArrival
 from connector.plain_errors import plain_errors
 from connector.spark_job import run_as_job
 from connector.spark_types import (
@@ -98,7 +98,7 @@ def run_spark_task(job: ShuffleJob, batches: Iterable[pa.RecordBatch]) -> MapSta
     return run_map_task(job, context.partitionId(), context.attemptNumber(), batches)
 
 
-class ShuffleMapTask(Travels):
+class ShuffleMapTask(ChecksOnArrival):
     """Callable for ``df.mapInArrow`` that writes a shuffle and yields one map status per task.
 
     .. code-block:: python

@@ -12,7 +12,7 @@ from arrow_format.errors import OptionError
 from arrow_format.filters.keys import KeyFilter
 from arrow_format.filters.spark_rules import SparkSettings
 from arrow_format.log.version_names import parse_version_name, with_zone
-from arrow_format.read.plan import check_subpartitions
+from arrow_format.read.chunk_plan import check_subpartitions
 from arrow_format.read.shuffle import open_shuffle
 from arrow_format.read.subpartition_reader import SUBPARTITION_COLUMN, select_columns
 from arrow_format.streaming.consumption import Consumption, request_result

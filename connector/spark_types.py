@@ -34,7 +34,7 @@ from pyspark.sql.types import (
 from arrow_format.arrays.exact_sums import sum_type
 from arrow_format.arrays.stored_types import missing_column, refuse_duplicates, same_but_labels
 from arrow_format.errors import SchemaError
-from arrow_format.scan.spark_footer import METADATA_KEY, TIME_PRECISION_KEY
+from arrow_format.ingest.spark_footer import METADATA_KEY, TIME_PRECISION_KEY
 from connector.spark_version import (
     GeographyType,
     GeometryType,

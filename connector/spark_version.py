@@ -23,7 +23,7 @@ from pyspark.sql.pandas import types as spark_arrow
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType, UserDefinedType
 
 from arrow_format.errors import OptionError, SchemaError
-from arrow_format.scan.spark_footer import METADATA_KEY
+from arrow_format.ingest.spark_footer import METADATA_KEY
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter

@@ -1,6 +1,6 @@
 """Which sources are tables of Delta or Iceberg, by their classes.
 
-Apart from :mod:`arrow_format.scan.tables` because that loads the scans, and this imports nothing.
+Apart from :mod:`arrow_format.ingest.tables` because that loads the scans, and this imports nothing.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arrow_format.errors import MissingPackageError
-from connector.arrival import NEEDED
+from connector.pickling import NEEDED
 from connector.session import is_connect
 
 if TYPE_CHECKING:

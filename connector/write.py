@@ -10,14 +10,14 @@ import pyarrow.dataset as ds
 
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.extras import require
+from arrow_format.ingest.scan import Scan, ScannedRows, plan_scan
+from arrow_format.ingest.tables import delta_dataset, plan_iceberg
 from arrow_format.jobs.append import like_newest
 from arrow_format.jobs.target import settle_bounds
 from arrow_format.keys.partitioner import choose_partitioner
 from arrow_format.keys.range_partitioner import RangePartitioner
 from arrow_format.model import Transaction
 from arrow_format.options import WriteMode, check_mode
-from arrow_format.scan.scan import Scan, ScannedRows, plan_scan
-from arrow_format.scan.tables import delta_dataset, plan_iceberg
 from arrow_format.storage.open import open_storage
 from connector.dataset_task import DatasetMapTask
 from connector.map_task import ShuffleMapTask, write_and_commit

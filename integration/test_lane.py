@@ -23,9 +23,9 @@ import pytest
 import connector
 from arrow_format import RangePartitioner, WriteOptions, open_shuffle
 from arrow_format.errors import OptionError, SchemaError
+from arrow_format.ingest.scan import plan_scan
 from arrow_format.jobs.job import run_map_task
 from arrow_format.keys.partitioner import HashPartitioner
-from arrow_format.scan.scan import plan_scan
 from connector.dataset_task import DatasetMapTask
 from connector.session import default_parallelism
 from integration.programs.datasets import flights, lineitem
@@ -226,8 +226,8 @@ def test_a_retried_task_writes_the_same_bytes(tmp_path: Path):
 MEMORY = """
 import sys, pyarrow as pa, pyarrow.dataset as ds
 from arrow_format import WriteOptions, write_shuffle
-from arrow_format.scan.scan import plan_scan
-from arrow_format.scan.files import BATCH_BYTES
+from arrow_format.ingest.scan import plan_scan
+from arrow_format.ingest.files import BATCH_BYTES
 from tests.support.memory import forget_peak, resident_bytes
 
 pa.set_cpu_count(1)

@@ -22,7 +22,7 @@ from pyarrow import orc
 import connector
 from arrow_format import open_shuffle
 from arrow_format.errors import SchemaError
-from arrow_format.scan.scan import plan_scan
+from arrow_format.ingest.scan import plan_scan
 from connector.spark_version import SPARK
 from integration.programs.ways import FAST
 from tests.support.exhaustive import exhaustive

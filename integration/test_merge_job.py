@@ -24,7 +24,7 @@ from arrow_format import (
     open_shuffle,
     write_shuffle,
 )
-from connector.arrival import pickle_by_value
+from connector.pickling import pickle_by_value
 from integration.programs.ways import FAST
 from integration.torture.checks import files_beside
 from integration.torture.operations import Operation, perform

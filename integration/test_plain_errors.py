@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import arrow_shuffle
-from connector.arrival import pickle_by_value
+from connector.pickling import pickle_by_value
 from integration.programs.other_sessions import connect_session, printed_by
 from tests.support.guarantees import guarantee
 from tests.support.spark_session import spark_session

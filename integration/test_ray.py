@@ -79,7 +79,7 @@ def tables(dataset):
 
 
 def test_what_ray_knows_before_it_reads(shuffle):
-    from arrow_format.beside.ray_source import ShuffleDatasource
+    from arrow_format.integrations.ray_source import ShuffleDatasource
 
     def made(rows):
         return ShuffleDatasource(rows, None, rows.task_groups, num_rows_known=rows.filter is None)

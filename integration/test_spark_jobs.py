@@ -15,7 +15,7 @@ import pytest
 
 import arrow_shuffle
 from arrow_format import MergePolicy, open_shuffle
-from connector.arrival import pickle_by_value
+from connector.pickling import pickle_by_value
 from tests.support.guarantees import guarantee
 from tests.support.spark_session import QUICK_START
 

@@ -47,7 +47,7 @@ def shuffle(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _several_shards(monkeypatch):
-    monkeypatch.setattr("arrow_format.beside.epoch_reader.SHARD_BYTES", 10_000)
+    monkeypatch.setattr("arrow_format.integrations.epoch_reader.SHARD_BYTES", 10_000)
 
 
 def loader(dataset, workers=0, **options):

@@ -16,7 +16,7 @@ from pyarrow import types as pt
 
 from arrow_format.errors import ShuffleError
 from arrow_format.format.single_values import from_binaries
-from arrow_format.jobs.kept_outputs import lost_among, lost_bounds
+from arrow_format.jobs.live_outputs import lost_among, lost_bounds
 from arrow_format.keys.column_statistics import MOST_CHARACTERS
 from arrow_format.keys.partitioner import partitioner_from_description
 from arrow_format.keys.range_partitioner import RangePartitioner
@@ -26,7 +26,7 @@ from arrow_format.log.outputs import NO_OUTPUTS, MapOutputs
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from arrow_format.jobs.kept_outputs import LostBounds
+    from arrow_format.jobs.live_outputs import LostBounds
     from arrow_format.keys.key_set import KeySet
     from arrow_format.log.entry import LogEntry
     from arrow_format.log.reader import LogReader, LogView

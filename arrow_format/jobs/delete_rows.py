@@ -26,7 +26,7 @@ from arrow_format.filters.keys import Keys, stored_keys, subpartitions_of_keys
 from arrow_format.jobs.bounds_of_keys import BoundsOfKeys, LookedBack
 from arrow_format.jobs.deletion_receipt import DeletionReceipt, HoldingFile
 from arrow_format.jobs.job_files import job_directory
-from arrow_format.jobs.kept_outputs import superseded_outputs
+from arrow_format.jobs.live_outputs import superseded_outputs
 from arrow_format.jobs.mask_rows import MaskedRows, mask_rows
 from arrow_format.jobs.replacement import (
     Replacement,

@@ -18,7 +18,7 @@ from arrow_format.arrays.buffers import text_array, to_arrow, to_numpy, to_scala
 from arrow_format.concurrency import run_concurrently
 from arrow_format.jobs.gc_files import Hold, JobFiles, ListedFiles
 from arrow_format.jobs.job_files import job_directory
-from arrow_format.jobs.kept_outputs import kept_outputs, num_among
+from arrow_format.jobs.live_outputs import live_outputs, num_among
 from arrow_format.jobs.retention import first_wanted
 from arrow_format.log.consumers import ConsumerRegistry
 from arrow_format.log.names import last_checkpoint, segment_of
@@ -111,7 +111,7 @@ class Planner:
         swept = max(recent - 1, state.swept)
         names = self.files.jobs()
         first = oldest if ahead else state.oldest
-        kept = kept_outputs(self.log, view, first)
+        kept = live_outputs(self.log, view, first)
         ends = self.log.ended_jobs(view)
         ended = jobs_in(ends.column("job_id"), names) | kept.job_ids
         running, silent, late = self._by_age(view, names - ended)

@@ -27,10 +27,10 @@ from arrow_format.storage.open import Place, Storage, open_storage
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
+    from arrow_format.ingest.source import FileRows
     from arrow_format.jobs.job import ShuffleJob
     from arrow_format.jobs.receipt import ShuffleReceipt
     from arrow_format.model import MapStatus
-    from arrow_format.scan.source import FileRows
 
 Source: TypeAlias = (
     "pa.Table | pa.RecordBatchReader | BatchReader | ds.Dataset | Iterable[pa.RecordBatch]"
@@ -268,7 +268,7 @@ def _files_of(
     """
     dataset = _dataset_of(batches)
     if dataset is not None:
-        from arrow_format.scan.source import FileRows, is_of_files
+        from arrow_format.ingest.source import FileRows, is_of_files
 
         if is_of_files(dataset):
             return FileRows(dataset, columns, filter)

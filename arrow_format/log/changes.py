@@ -292,7 +292,7 @@ def _refuse_overwrites(log: LogReader, first: int, end: int, *, begins: bool = F
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LogStep:
     """What a reader that follows a shuffle gets from one version."""
 
     version: int
@@ -304,7 +304,7 @@ class Step:
     """Whether it may have rows to read: a merge has none."""
 
 
-def steps_after(log: LogReader, view: LogView, start: int) -> Iterator[Step]:
+def steps_after(log: LogReader, view: LogView, start: int) -> Iterator[LogStep]:
     """Yield the versions after ``start``, ascending, each with what it adds; reads lazily.
 
     From the beginning (0), the first is the oldest version as a whole, or what the last release of
@@ -317,12 +317,12 @@ def steps_after(log: LogReader, view: LogView, start: int) -> Iterator[Step]:
             return
         whole = log.content_at(view, first)
         # One of which all was released is not kept for who has read nothing.
-        yield Step(first.version, whole.num_rows, whole.num_bytes, whole.num_rows > 0)
+        yield LogStep(first.version, whole.num_rows, whole.num_bytes, whole.num_rows > 0)
         start = first.version
     check_not_expired(log, view, start)
     for entry in entries_of(log, range(max(start + 1, view.oldest), view.newest + 1)):
         adds = entry.adds_rows
-        yield Step(
+        yield LogStep(
             entry.version, entry.num_rows if adds else 0, entry.num_bytes if adds else 0, adds
         )
 

@@ -17,7 +17,7 @@ from arrow_format.arrays.batches import BATCH_ROWS, JOINED_BYTES, rebatched
 from arrow_format.operators.aggregate_functions import IN_ORDER
 from arrow_format.operators.aggregation_plan import refuse_partial_filter
 from arrow_format.operators.hash_passes import HashPass, charged_bytes, expected_growth, in_passes
-from arrow_format.read.plan import extent_of, group_adjacent
+from arrow_format.read.chunk_plan import extent_of, group_adjacent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence

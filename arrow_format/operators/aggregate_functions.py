@@ -54,7 +54,7 @@ def _unchanged(column: Column) -> Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Partial:
     """One value that is kept of each group, and how it is computed."""
 
     function: str
@@ -102,8 +102,8 @@ def _type_of_sums(type_: pa.DataType) -> pa.DataType:
 class Method:
     """How a function is computed of columns of one type."""
 
-    steps: tuple[Step, ...]
-    merges: tuple[Step, ...] | None = None
+    steps: tuple[Partial, ...]
+    merges: tuple[Partial, ...] | None = None
     """One per step: merges its values of parts of a group. None: a group is needed whole."""
     finish: Callable[..., Column] = _unchanged
     """Makes the result of the values kept; raises :class:`DoesNotFitError`."""
@@ -151,28 +151,30 @@ def _check_options(function: str, options: pc.FunctionOptions) -> None:
 
 def _sum(type_: pa.DataType, options: Options) -> Method:
     if pt.is_floating(type_) or pt.is_null(type_):
-        return _mergeable([Step("sum", _as_double, options=options)], ["sum"])
+        return _mergeable([Partial("sum", _as_double, options=options)], ["sum"])
     step = _exact_total("sum", type_, options)
     return _mergeable([step], ["sum"], finish=partial(exact_sum, type_))
 
 
-def _exact_total(function: str, type_: pa.DataType, options: Options) -> Step:
+def _exact_total(function: str, type_: pa.DataType, options: Options) -> Partial:
     state = sum_state(type_)
     if state is None:
         raise _not_taken(function, type_, "numbers and durations")
-    return Step("sum", addable, partial(_grouped_as, state), options)
+    return Partial("sum", addable, partial(_grouped_as, state), options)
 
 
 def _mean(type_: pa.DataType, options: Options) -> Method:
     if pt.is_decimal(type_) or pt.is_duration(type_):
         total = _exact_total("avg", type_, options)
-        return _mergeable([total, Step("count")], ["sum", "sum"], finish=partial(exact_mean, type_))
+        return _mergeable(
+            [total, Partial("count")], ["sum", "sum"], finish=partial(exact_mean, type_)
+        )
     if not (_is_number(type_) or pt.is_boolean(type_)):
         raise _not_taken("avg", type_, "numbers and durations")
     # Means of integers are doubles too, as in Spark.
-    total = Step("sum", _as_double, options=options)
+    total = Partial("sum", _as_double, options=options)
     return _mergeable(
-        [total, Step("count")],
+        [total, Partial("count")],
         ["sum", "sum"],
         finish=lambda total, count: pc.divide(total, _as_double(count)),
     )
@@ -181,7 +183,7 @@ def _mean(type_: pa.DataType, options: Options) -> Method:
 def _product(type_: pa.DataType, options: Options) -> Method:
     if not _is_number(type_):
         raise _not_taken("product", type_, "numbers")
-    return _mergeable([Step("product", _as_double, options=options)], ["product"])
+    return _mergeable([Partial("product", _as_double, options=options)], ["product"])
 
 
 # Spread ------------------------------------------------------------------------------------------
@@ -197,7 +199,7 @@ def _moment(function: str, of_equals: float | None, type_: pa.DataType, options:
     if not _is_number(type_):
         raise _not_taken(function, type_, "numbers")
     ends = [_end_of_floats(end, pa.float64(), before=_as_double) for end in ("min", "max")]
-    first = Step(function, _as_double, options=options)
+    first = Partial(function, _as_double, options=options)
     return Method((first, *ends), finish=partial(_unless_equal, of_equals))
 
 
@@ -216,11 +218,11 @@ def _end(function: str, type_: pa.DataType, options: Options) -> Method:
     if pt.is_floating(type_):
         step = _end_of_floats(function, type_, options)
     elif pt.is_duration(type_):
-        step = Step(function, lambda c: c.cast(pa.int64()), partial(_grouped_as, type_), options)
+        step = Partial(function, lambda c: c.cast(pa.int64()), partial(_grouped_as, type_), options)
     elif pt.is_nested(type_):
         raise _not_taken(function, type_, "columns that are not nested")
     else:
-        step = Step(function, options=options)
+        step = Partial(function, options=options)
     merges = None if options is not None else (step,)
     return Method((step,), merges, finish=_signed)
 
@@ -230,8 +232,8 @@ def _end_of_floats(
     type_: pa.DataType,
     options: pc.FunctionOptions | None = None,
     before: Callable[[Column], Column] = _unchanged,
-) -> Step:
-    return Step(
+) -> Partial:
+    return Partial(
         function,
         lambda column: map_chunks(ordered_bits, before(column)),
         lambda grouped, _: map_chunks(partial(ordered_bits_as_floats, type_=type_), grouped, type_),
@@ -244,7 +246,7 @@ def _at_end(function: str, _: pa.DataType, options: Options) -> Method:
     skips = _skips_nulls(function, options)
     is_first = function == "first"
     number = partial(_row_numbers, skips=skips, is_first=is_first)
-    step = Step("min" if is_first else "max", number, _values_at)
+    step = Partial("min" if is_first else "max", number, _values_at)
     return Method((step,), (step,))
 
 
@@ -289,13 +291,13 @@ def _values_at(numbers: Column, column: Column) -> Column:
 
 
 def _count(_: pa.DataType, options: Options) -> Method:
-    return _mergeable([Step("count", options=options)], ["sum"], nullable=False)
+    return _mergeable([Partial("count", options=options)], ["sum"], nullable=False)
 
 
 def _count_if(type_: pa.DataType, _: Options) -> Method:
     if not pt.is_boolean(type_):
         raise _not_taken("count_if", type_, "booleans")
-    step = Step("sum", _without_nulls, partial(_grouped_as, pa.int64()))
+    step = Partial("sum", _without_nulls, partial(_grouped_as, pa.int64()))
     return _mergeable([step], ["sum"], nullable=False)
 
 
@@ -306,11 +308,11 @@ def _without_nulls(column: Column) -> Column:
 def _count_distinct(type_: pa.DataType, options: Options) -> Method:
     if pt.is_nested(type_):
         raise _not_taken("count_distinct", type_, "columns that are not nested")
-    return Method((Step("count_distinct", _distinguished, options=options),), nullable=False)
+    return Method((Partial("count_distinct", _distinguished, options=options),), nullable=False)
 
 
 def _collect_list(type_: pa.DataType, _: Options) -> Method:
-    step = Step("list", _numbered_values, partial(_values_of_lists, _list_of(type_)))
+    step = Partial("list", _numbered_values, partial(_values_of_lists, _list_of(type_)))
     return Method((step,), nullable=False)
 
 
@@ -335,7 +337,7 @@ def _values_of_lists(type_: pa.DataType, lists: Column, column: Column) -> Colum
 def _collect_set(type_: pa.DataType, _: Options) -> Method:
     if pt.is_nested(type_):
         raise _not_taken("collect_set", type_, "columns that are not nested")
-    step = Step("distinct", _distinguished, lambda sets, _: _sets_of(_list_of(type_), sets))
+    step = Partial("distinct", _distinguished, lambda sets, _: _sets_of(_list_of(type_), sets))
     return Method((step,), nullable=False)
 
 
@@ -363,14 +365,16 @@ def _any_or_all(function: str, type_: pa.DataType, options: Options) -> Method:
         raise _not_taken(function, type_, "booleans")
     if options is None:
         function = "max" if function == "any" else "min"
-    return _mergeable([Step(function, options=options)], [function])
+    return _mergeable([Partial(function, options=options)], [function])
 
 
 # PyArrow's own -----------------------------------------------------------------------------------
 
 
 def _as_pyarrow_does(function: str, options: Options) -> Method:
-    step = Step(function, _typed_nulls if function == "distinct" else _unchanged, options=options)
+    step = Partial(
+        function, _typed_nulls if function == "distinct" else _unchanged, options=options
+    )
     merge = {"all": "all", "count_all": "sum", "one": "one"}.get(function)
     if merge is None:
         return Method((step,), finish=_signed)
@@ -388,7 +392,7 @@ def _typed_nulls(column: Column) -> Column:
 
 
 def _mergeable(
-    steps: list[Step],
+    steps: list[Partial],
     merged_by: list[str],
     finish: Callable[..., Column] = _unchanged,
     *,
@@ -396,7 +400,7 @@ def _mergeable(
 ) -> Method:
     # PyArrow's options may demand a number of values, which a part of a group cannot know.
     has_options = any(step.options is not None for step in steps)
-    merges = None if has_options else tuple(map(Step, merged_by))
+    merges = None if has_options else tuple(map(Partial, merged_by))
     return Method(tuple(steps), merges, finish, nullable)
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, overload
 from arrow_format.filters.spark_rules import SparkSettings
 from arrow_format.operators.aggregate import aggregate_range
 from arrow_format.operators.aggregation_plan import plan_aggregation, refuse_partial_filter
-from arrow_format.operators.in_process import TARGET_PARTITION_BYTES, Workers, run_operation
 from arrow_format.operators.inputs import open_shuffles, where
 from arrow_format.operators.into import check_into
+from arrow_format.operators.local_run import TARGET_PARTITION_BYTES, Workers, run_operation
 from arrow_format.operators.tasks import Operation, WholeGroups
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from arrow_format.operators.aggregate_functions import (
     COMPLETING,
     OF_ONE_VALUE,
     Method,
-    Step,
+    Partial,
     method_of,
 )
 from arrow_format.read.subpartition_reader import select_columns
@@ -39,7 +39,7 @@ from arrow_format.read.subpartition_reader import select_columns
 if TYPE_CHECKING:
     from arrow_format.read.shuffle import Shuffle
 
-Steps = Sequence[tuple[Step, list[Column]]]
+Steps = Sequence[tuple[Partial, list[Column]]]
 """Each with the columns of rows that are its arguments."""
 
 Aggregation = tuple[str | Sequence[str], str] | tuple[str | Sequence[str], str, Any]

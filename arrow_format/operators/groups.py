@@ -22,7 +22,7 @@ from arrow_format.keys.key_numbers import key_numbers
 from arrow_format.keys.spark_order import key_codes
 from arrow_format.operators.hash_passes import in_passes
 from arrow_format.operators.join import joined_rows
-from arrow_format.read.plan import extent_of, group_adjacent
+from arrow_format.read.chunk_plan import extent_of, group_adjacent
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence

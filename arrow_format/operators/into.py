@@ -11,7 +11,7 @@ from arrow_format.arrays.stored_types import data_schema
 from arrow_format.errors import OptionError
 from arrow_format.jobs.job import begin_job
 from arrow_format.jobs.target import newest_entry
-from arrow_format.operators.staying_rows import Placement, plan_placement
+from arrow_format.operators.placement import Placement, plan_placement
 from arrow_format.options import ReadOptions, WriteOptions, check_mode, check_read_options
 from arrow_format.storage.open import open_storage
 

@@ -20,7 +20,7 @@ from arrow_format.errors import OptionError
 from arrow_format.keys.co_partitioning import has_broadcast_rows, is_broadcast
 from arrow_format.operators.hash_join import Indexed, join_blocks
 from arrow_format.operators.hash_passes import in_passes
-from arrow_format.read.plan import extent_of, group_adjacent
+from arrow_format.read.chunk_plan import extent_of, group_adjacent
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence

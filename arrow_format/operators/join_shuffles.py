@@ -12,16 +12,16 @@ from arrow_format.arrays.stored_types import conform, in_time_zone
 from arrow_format.errors import OptionError
 from arrow_format.filters.spark_rules import SparkSettings
 from arrow_format.keys.co_partitioning import is_broadcast
-from arrow_format.operators.in_process import (
+from arrow_format.operators.inputs import open_shuffles, where
+from arrow_format.operators.into import check_into
+from arrow_format.operators.join import join_range
+from arrow_format.operators.join_plan import plan_join
+from arrow_format.operators.local_run import (
     TARGET_PARTITION_BYTES,
     Workers,
     result_schema,
     run_operation,
 )
-from arrow_format.operators.inputs import open_shuffles, where
-from arrow_format.operators.into import check_into
-from arrow_format.operators.join import join_range
-from arrow_format.operators.join_plan import plan_join
 from arrow_format.operators.results import results_of
 from arrow_format.operators.tasks import Operation, WholeGroups
 

@@ -12,18 +12,18 @@ from arrow_format.arrays.stored_types import conform, in_time_zone
 from arrow_format.errors import OptionError
 from arrow_format.filters.spark_rules import SparkSettings
 from arrow_format.keys.co_partitioning import check_co_partitioned, is_broadcast
-from arrow_format.operators.in_process import (
+from arrow_format.operators.inputs import open_shuffles, paths_of, where_each
+from arrow_format.operators.into import check_into
+from arrow_format.operators.local_run import (
     TARGET_PARTITION_BYTES,
     Workers,
     result_schema,
     run_operation,
 )
-from arrow_format.operators.inputs import open_shuffles, paths_of, where_each
-from arrow_format.operators.into import check_into
 from arrow_format.operators.results import results_of
 from arrow_format.operators.subpartition_readers import each_subpartition, row_source
 from arrow_format.operators.tasks import CALL_BYTES, Operation
-from arrow_format.read.plan import check_subpartitions
+from arrow_format.read.chunk_plan import check_subpartitions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from arrow_format.jobs.receipt import ShuffleReceipt
     from arrow_format.operators.inputs import Filter, Path
     from arrow_format.operators.into import Options
-    from arrow_format.operators.staying_rows import Result
+    from arrow_format.operators.placement import Result
     from arrow_format.operators.subpartition_readers import RowSource
     from arrow_format.options import WriteMode
     from arrow_format.read.shuffle import Shuffle

@@ -19,8 +19,8 @@ from arrow_format.arrays.stored_types import conform
 from arrow_format.errors import OptionError
 from arrow_format.keys.co_partitioning import is_broadcast
 from arrow_format.options import check_integer
+from arrow_format.read.chunk_plan import adjacent_ranges, check_subpartitions, cut_evenly
 from arrow_format.read.estimates import partition_bytes
-from arrow_format.read.plan import adjacent_ranges, check_subpartitions, cut_evenly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from arrow_format.model import Int64Array
-    from arrow_format.operators.staying_rows import Result
+    from arrow_format.operators.placement import Result
     from arrow_format.read.shuffle import Shuffle
 
     Groups = tuple[tuple[tuple[int, int], ...], ...]
@@ -59,7 +59,7 @@ class Operation:
     """Weight of a subpartition without rows."""
     names: Callable[[str], str | None] = str
     """Returns the name of a column of the source in the results, as
-    :func:`~arrow_format.operators.staying_rows.plan_placement` has it."""
+    :func:`~arrow_format.operators.placement.plan_placement` has it."""
 
     @property
     def placed_as(self) -> Shuffle:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from arrow_format.filters.row_filter import RowFilter
     from arrow_format.log.snapshot import Snapshot
     from arrow_format.model import Int64Array
+    from arrow_format.read.chunk_plan import ChunkRead
     from arrow_format.read.chunk_reader import ChunkReader
-    from arrow_format.read.plan import ChunkRead
     from arrow_format.read.selection import Selection
     from arrow_format.read.subpartition_reader import SortMergeSubpartitionReader
 

@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from arrow_format.beside.readable import TASK_BYTES
 from arrow_format.extras import needed_by
+from arrow_format.integrations.readable import TASK_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     import ray.data
 
     from arrow_format.arrays.batch_stream import BatchReader
-    from arrow_format.beside.readable import TaskGroup
-    from arrow_format.beside.torch_dataset import ShuffleIterableDataset
     from arrow_format.filters.expression import Expression
     from arrow_format.filters.row_filter import RowFilter
     from arrow_format.filters.spark_rules import SparkSettings
+    from arrow_format.integrations.readable import TaskGroup
+    from arrow_format.integrations.torch_dataset import ShuffleIterableDataset
     from arrow_format.keys.partitioner import Partitioner
 
 
@@ -202,7 +202,7 @@ class AtHand(ABC):
             While reading, as for :meth:`read`; Polars may raise it as an error of its own.
         """
         with needed_by("to_polars()"):
-            from arrow_format.beside.polars_source import lazy_frame
+            from arrow_format.integrations.polars_source import lazy_frame
         return lazy_frame(self, subpartitions, ordered=ordered)
 
     def to_dataset(self, *, ordered: bool = False) -> ds.Dataset:
@@ -219,7 +219,7 @@ class AtHand(ABC):
             Whether rows come in the order of :meth:`read`; otherwise in that of its
             ``ordered=False``.
         """
-        from arrow_format.beside.dataset import ShuffleDataset
+        from arrow_format.integrations.dataset import ShuffleDataset
 
         return ShuffleDataset(self, ordered)
 
@@ -254,7 +254,7 @@ class AtHand(ABC):
             As for :meth:`read`; while the frame is computed, ShuffleError as for reading.
         """
         with needed_by("to_dask()"):
-            from arrow_format.beside.dask_frame import dask_frame
+            from arrow_format.integrations.dask_frame import dask_frame
         rows = self.where(filter)
         groups = rows.task_groups(partition_bytes, subpartitions, columns)
         return dask_frame(rows, groups, columns)
@@ -287,7 +287,7 @@ class AtHand(ABC):
             As for :meth:`read`; while the data set is read, ShuffleError as for reading.
         """
         with needed_by("to_ray()"):
-            from arrow_format.beside.ray_source import ShuffleDatasource, ray_dataset
+            from arrow_format.integrations.ray_source import ShuffleDatasource, ray_dataset
         rows = self.where(filter)
         source = ShuffleDatasource(
             rows,
@@ -314,8 +314,8 @@ class AtHand(ABC):
 
         Give it to a ``DataLoader`` with ``batch_size=None``. Each rank and worker reads a share of
         its own: shares differ by one row at most, and together they are all rows, once per epoch.
-        See :class:`~arrow_format.beside.torch_dataset.ShuffleIterableDataset` for epochs and for
-        going on where a training stopped.
+        See :class:`~arrow_format.integrations.torch_dataset.ShuffleIterableDataset` for epochs and
+        for going on where a training stopped.
 
         Parameters
         ----------
@@ -352,8 +352,8 @@ class AtHand(ABC):
             that a window of ``shuffle_rows`` has few keys, or it is a part of a subpartition.
         """
         with needed_by("to_torch()"):
-            from arrow_format.beside.epochs import Epochs
-            from arrow_format.beside.torch_dataset import ShuffleIterableDataset
+            from arrow_format.integrations.epochs import Epochs
+            from arrow_format.integrations.torch_dataset import ShuffleIterableDataset
         return ShuffleIterableDataset(
             self.where(filter),
             columns,

@@ -15,8 +15,8 @@ from arrow_format.format.chunk_codec import EncodedChunk, StoredChunk, check_fra
 from arrow_format.format.chunk_table import MANY_CHUNKS, Encoding
 from arrow_format.format.regions import RegionKind
 from arrow_format.read.buffer_pool import ReadBufferPool
+from arrow_format.read.chunk_plan import ChunkRead, plan_chunks, with_places
 from arrow_format.read.partitioned_file import IndexPart
-from arrow_format.read.plan import ChunkRead, plan_chunks, with_places
 from arrow_format.read.scheduler import ADVICE, TOGETHER_BYTES, ReadScheduler
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from arrow_format.errors import CorruptShuffleError
-from arrow_format.read.plan import coalesce_adjacent
+from arrow_format.read.chunk_plan import coalesce_adjacent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from arrow_format.read.explain import PlannedGroup, ReadPlan, plan_group
+from arrow_format.read.read_plan import PlannedGroup, ReadPlan, plan_group
 from arrow_format.read.subpartition_reader import files_of
 
 if TYPE_CHECKING:
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from arrow_format.log.snapshot import Snapshot
+    from arrow_format.read.chunk_plan import ChunkRead
     from arrow_format.read.chunk_reader import ChunkReader
-    from arrow_format.read.plan import ChunkRead
     from arrow_format.read.selection import Selection
     from arrow_format.read.subpartition_reader import SortMergeSubpartitionReader
 

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from arrow_format.format.chunk_codec import ChunkDecoder, OpenChunks, StoredChunk
     from arrow_format.format.regions import Region
     from arrow_format.model import Int32Array, Int64Array
+    from arrow_format.read.chunk_plan import ChunkRead
     from arrow_format.read.chunk_reader import ChunkReader
-    from arrow_format.read.plan import ChunkRead
 
 _T = TypeVar("_T")
 

@@ -15,6 +15,7 @@ import numpy as np
 from arrow_format.format.evolved_chunks import ChunkDecoders
 from arrow_format.format.regions import RegionKind
 from arrow_format.read.buffer_pool import ReadBufferPool
+from arrow_format.read.chunk_plan import ChunkRead, plan_wanted
 from arrow_format.read.chunk_reader import (
     PLACES_TOGETHER,
     READ_AHEAD_BYTES,
@@ -29,7 +30,6 @@ from arrow_format.read.fetched_chunks import (
     in_runs,
     pairs_of,
 )
-from arrow_format.read.plan import ChunkRead, plan_wanted
 from arrow_format.read.scheduler import ReadScheduler
 
 if TYPE_CHECKING:

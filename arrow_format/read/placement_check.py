@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from arrow_format.keys.partitioner import Partitioner
+    from arrow_format.read.chunk_plan import ChunkRead
     from arrow_format.read.chunk_reader import ChunkReader
-    from arrow_format.read.plan import ChunkRead
 
 
 class PlacementCheck:

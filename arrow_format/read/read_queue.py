@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import pyarrow as pa
 
+from arrow_format.read.chunk_plan import ChunkRead, RangeRead, bytes_to_read, merge_reads
 from arrow_format.read.open_files import MAX_OPEN_FILES, DataFile
-from arrow_format.read.plan import ChunkRead, RangeRead, bytes_to_read, merge_reads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from arrow_format.read.chunk_plan import ChunkRead, RangeRead
     from arrow_format.read.open_files import DataFile
-    from arrow_format.read.plan import ChunkRead, RangeRead
 
 MAX_ROUND_BYTES = 8 << 20
 """Bytes read for a reader at a time: more gains nothing and delays the others."""

@@ -15,8 +15,8 @@ import numpy as np
 
 from arrow_format.filters.units import possible_keys
 from arrow_format.keys.partitioner import partitioner_from_description
+from arrow_format.read.chunk_plan import adjacent_ranges, extent_of, subpartitions_of_chunks
 from arrow_format.read.partitioned_file import chunk_rows
-from arrow_format.read.plan import adjacent_ranges, extent_of, subpartitions_of_chunks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from arrow_format.keys.key_set import KeySet
     from arrow_format.log.snapshot import Snapshot
     from arrow_format.model import Int64Array
+    from arrow_format.read.chunk_plan import ChunkRead
     from arrow_format.read.partitioned_file import IndexPart
-    from arrow_format.read.plan import ChunkRead
 
 SHARE_OF_KEY = 1 / 64
 """Of the rows of its subpartition, those that a key is taken to have by a reader that goes on one

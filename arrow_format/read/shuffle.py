@@ -14,12 +14,12 @@ import numpy as np
 from arrow_format.arrays.batch_stream import BatchReader
 from arrow_format.arrays.batches import as_batches, in_batches_of
 from arrow_format.arrays.buffers import to_arrow
-from arrow_format.beside.readable import TaskGroup
 from arrow_format.errors import CorruptShuffleError, ShuffleNotFoundError
 from arrow_format.filters.conjunction import Both
 from arrow_format.filters.filter import bind_filter
 from arrow_format.filters.keys import bind_keys, subpartition_of
 from arrow_format.filters.spark_rules import SparkSettings
+from arrow_format.integrations.readable import TaskGroup
 from arrow_format.keys.combination import combine_text
 from arrow_format.log.carried import Carried, parts_of
 from arrow_format.log.changes import changes_of, read_as
@@ -30,12 +30,12 @@ from arrow_format.log.result import released_error
 from arrow_format.log.version_names import parse_version_name, resolve_version
 from arrow_format.options import check_integer, check_read_options
 from arrow_format.read.at_hand import AtHand
+from arrow_format.read.chunk_plan import check_subpartitions, coalesce_adjacent
 from arrow_format.read.estimates import (
     estimate_read_bytes,
     estimate_region_bytes,
 )
 from arrow_format.read.placement_check import required_check
-from arrow_format.read.plan import check_subpartitions, coalesce_adjacent
 from arrow_format.read.selection import select
 from arrow_format.read.version_facts import VersionFacts
 from arrow_format.read.version_reader import VersionReader
@@ -60,9 +60,9 @@ if TYPE_CHECKING:
     from arrow_format.model import Int64Array, MapOutput
     from arrow_format.options import ReadOptions
     from arrow_format.read.answers import Answer
-    from arrow_format.read.explain import ReadPlan
+    from arrow_format.read.chunk_cache import ChunkCache
     from arrow_format.read.explanation import ReadExplanation
-    from arrow_format.read.kept_chunks import KeptChunks
+    from arrow_format.read.read_plan import ReadPlan
     from arrow_format.read.selection import Selection
     from arrow_format.read.subpartition_reader import SortMergeSubpartitionReader
     from arrow_format.read.verify import VerifyReport
@@ -422,7 +422,7 @@ class Shuffle(VersionFacts, AtHand):
                 yield from in_batches(self._reader.straight(asked, columns, self._selection))
                 return
             groups = self._groups(asked, columns)
-            kept = self._reader.kept_chunks(groups)
+            kept = self._reader.chunk_cache(groups)
             for group in groups:
                 yield from in_batches(self._ordered(*group, columns, kept=kept))
 
@@ -450,7 +450,7 @@ class Shuffle(VersionFacts, AtHand):
         """
         asked = check_subpartitions(subpartitions, self.num_subpartitions)
         groups = self._groups(asked, columns)
-        kept = self._reader.kept_chunks(groups)
+        kept = self._reader.chunk_cache(groups)
         for group in groups:
             yield from self._ordered(*group, columns, regions, kept)
 
@@ -511,7 +511,7 @@ class Shuffle(VersionFacts, AtHand):
         end: int,
         columns: Sequence[str] | None,
         regions: range | None = None,
-        kept: KeptChunks | None = None,
+        kept: ChunkCache | None = None,
     ) -> Iterator[Rows]:
         return self._reader.ordered(
             first, end, columns, regions=regions, selection=self._selection, kept=kept

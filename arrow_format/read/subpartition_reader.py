@@ -19,6 +19,8 @@ from arrow_format.arrays.stored_types import missing_column
 from arrow_format.errors import SchemaError
 from arrow_format.format.evolved_chunks import ChunkDecoders
 from arrow_format.log.reader import translate_gone
+from arrow_format.read.chunk_cache import ChunkCache, KeptAside, KeptChunk, pinned_bytes
+from arrow_format.read.chunk_plan import ChunkRead, chunks_of_ranges, plan_together, without_places
 from arrow_format.read.chunk_reader import ChunkReader
 from arrow_format.read.fetched_chunks import (
     MAX_RUN_BYTES,
@@ -31,9 +33,7 @@ from arrow_format.read.fetched_chunks import (
     rows_of,
 )
 from arrow_format.read.index_cache import IndexCache
-from arrow_format.read.kept_chunks import KeptAside, KeptChunk, KeptChunks, pinned_bytes
 from arrow_format.read.key_search import with_matches
-from arrow_format.read.plan import ChunkRead, plan_ranges, plan_together, without_places
 from arrow_format.read.scheduler import ReadScheduler
 from arrow_format.read.selection import select_chunks
 
@@ -159,7 +159,7 @@ class SortMergeSubpartitionReader:
         indexes: IndexCache | None = None,
         scheduler: ReadScheduler | None = None,
         oldest_needed: int | None = None,
-        kept: KeptChunks | None = None,
+        kept: ChunkCache | None = None,
         placement: PlacementCheck | None = None,
     ) -> None:
         self._placement = placement
@@ -353,7 +353,7 @@ class SortMergeSubpartitionReader:
     def rows(
         self,
         plan: Iterable[tuple[ChunkReader, Iterable[ChunkRead]]],
-        kept: KeptChunks | None = None,
+        kept: ChunkCache | None = None,
         run_bytes: int = MAX_RUN_BYTES,
     ) -> Iterator[Rows]:
         """Yield the rows of chunks of :meth:`planned`, and of those ``kept`` of readers before.
@@ -412,7 +412,7 @@ class SortMergeSubpartitionReader:
         run: Sequence[FetchedChunk],
         batch: pa.RecordBatch,
         aside: KeptAside,
-        kept: KeptChunks | None,
+        kept: ChunkCache | None,
     ) -> Iterator[Rows]:
         """Yield the rows wanted of decoded chunks, and between them those that were kept aside.
 
@@ -454,7 +454,7 @@ class SortMergeSubpartitionReader:
             yield rows
 
     def _rows_aside(
-        self, found: Iterable[tuple[ChunkReader, ChunkRead, KeptChunk]], kept: KeptChunks | None
+        self, found: Iterable[tuple[ChunkReader, ChunkRead, KeptChunk]], kept: ChunkCache | None
     ) -> Iterator[Rows]:
         for source, chunk, decoded in found:
             first = chunk.first_row - decoded.first_row
@@ -504,7 +504,7 @@ def _plan_regions(
     """Return the chunks of some adjacent regions of a file."""
     numbers = [region.number for region in index.regions]
     first, end = (bisect_left(numbers, edge) for edge in (regions.start, regions.stop))
-    return plan_ranges(index.regions[first:end], ranges, num_subpartitions, first_region=first)
+    return chunks_of_ranges(index.regions[first:end], ranges, num_subpartitions, first_region=first)
 
 
 def _wanted_bytes(source: ChunkReader, chunks: Sequence[ChunkRead], row_bytes: int) -> list[int]:

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from arrow_format.format.statistics import ColumnStatistics
     from arrow_format.log.snapshot import Snapshot
     from arrow_format.model import Int64Array, MapOutput
+    from arrow_format.read.chunk_plan import ChunkRead
     from arrow_format.read.index_cache import IndexCache
     from arrow_format.read.partitioned_file import PartitionedFileReader
-    from arrow_format.read.plan import ChunkRead
     from arrow_format.storage.open import Storage
 
 

@@ -15,10 +15,10 @@ import numpy as np
 
 from arrow_format.arrays.batches import ORDERING_BYTES, HeldRuns, in_subpartition_order
 from arrow_format.read.buffer_pool import ReadBufferPool
+from arrow_format.read.chunk_cache import ChunkCache
+from arrow_format.read.chunk_plan import adjacent_ranges, extent_of, group_adjacent
 from arrow_format.read.estimates import estimate_column_share, estimate_raw_bytes
 from arrow_format.read.index_cache import IndexCache
-from arrow_format.read.kept_chunks import KeptChunks
-from arrow_format.read.plan import adjacent_ranges, extent_of, group_adjacent
 from arrow_format.read.scheduler import ReadScheduler
 from arrow_format.read.sorted_reader import sorted_rows
 from arrow_format.read.subpartition_reader import SortMergeSubpartitionReader
@@ -148,9 +148,9 @@ class VersionReader:
         groups = group_adjacent(weights, most, wanted, origin=origin)
         return [group for group in groups if selection.ranges(*group)]
 
-    def kept_chunks(self, groups: Sequence[tuple[int, int]]) -> KeptChunks | None:
+    def chunk_cache(self, groups: Sequence[tuple[int, int]]) -> ChunkCache | None:
         """Return what readers of groups, in their order, keep for the next; None for one group."""
-        return KeptChunks(2 * self._options.group_bytes, groups[-1][1]) if len(groups) > 1 else None
+        return ChunkCache(2 * self._options.group_bytes, groups[-1][1]) if len(groups) > 1 else None
 
     def ordered(
         self,
@@ -160,7 +160,7 @@ class VersionReader:
         *,
         regions: range | None = None,
         selection: Selection | None = None,
-        kept: KeptChunks | None = None,
+        kept: ChunkCache | None = None,
     ) -> Iterator[Rows]:
         """Yield the rows of a group of subpartitions, by subpartition, then by the sort keys.
 
@@ -207,7 +207,7 @@ class VersionReader:
         *,
         regions: range | None = None,
         selection: Selection | None = None,
-        kept: KeptChunks | None = None,
+        kept: ChunkCache | None = None,
     ) -> SortMergeSubpartitionReader:
         """Return a reader of the subpartitions ``[first, end)`` that does not order them."""
         return SortMergeSubpartitionReader(

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from arrow_format.read.chunk_plan import ChunkRead
     from arrow_format.read.chunk_reader import ChunkReader
     from arrow_format.read.partitioned_file import IndexPart, PartitionedFileReader, UnfinishedFile
-    from arrow_format.read.plan import ChunkRead
 
 
 def check_file(

@@ -22,7 +22,7 @@ from arrow_format.arrays.gather import filtered
 from arrow_format.errors import ClosedError, OptionError, SchemaError
 from arrow_format.keys.partitioner import key_names
 from arrow_format.streaming.elements import ElementBuffer, EventTime, Watermark
-from arrow_format.streaming.latest_by_key import LatestPerKey
+from arrow_format.streaming.latest_spilling import LatestPerKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence

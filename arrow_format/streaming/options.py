@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from arrow_format.errors import OptionError
 from arrow_format.options import check_integer
-from arrow_format.streaming.latest_by_key import DEFAULT_BYTES, LEAST_BYTES
+from arrow_format.streaming.latest_spilling import DEFAULT_BYTES, LEAST_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

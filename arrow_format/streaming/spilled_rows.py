@@ -21,10 +21,10 @@ from arrow_format.format.regions import RegionKind
 from arrow_format.keys.partitioner import HashPartitioner
 from arrow_format.model import PartitionedFileMetadata
 from arrow_format.options import WriteOptions
+from arrow_format.read.chunk_plan import group_adjacent
 from arrow_format.read.chunk_reader import READ_AHEAD_BYTES, ChunkReader
 from arrow_format.read.fetched_chunks import ONE_CHUNK, read_rows
 from arrow_format.read.partitioned_file import PartitionedFileReader
-from arrow_format.read.plan import group_adjacent
 from arrow_format.storage.scratch import ScratchDirectory
 from arrow_format.write.clustering import cluster
 from arrow_format.write.counters import MapCounters

@@ -22,9 +22,9 @@ from arrow_format.format.evolved_chunks import ChunkDecoders
 from arrow_format.format.ipc import byte_schema
 from arrow_format.format.regions import RegionKind
 from arrow_format.keys.spark_order import key_codes
+from arrow_format.read.chunk_plan import plan_wanted
 from arrow_format.read.chunk_reader import ChunkReader
 from arrow_format.read.fetched_chunks import FetchedChunk, decoded_rows, in_runs
-from arrow_format.read.plan import plan_wanted
 from arrow_format.write.region_copier import check_written, chunk_contents
 
 if TYPE_CHECKING:

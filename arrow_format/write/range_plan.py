@@ -14,7 +14,7 @@ import numpy as np
 
 from arrow_format.errors import OptionError
 from arrow_format.format.regions import MAX_REGION_ROWS, RegionKind
-from arrow_format.read.plan import cut_evenly
+from arrow_format.read.chunk_plan import cut_evenly
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

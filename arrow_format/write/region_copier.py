@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from arrow_format.format.regions import Region
     from arrow_format.model import Int64Array
     from arrow_format.options import WriteOptions
+    from arrow_format.read.chunk_plan import ChunkRead
     from arrow_format.read.partitioned_file import PartitionedFileReader, UnfinishedFile
-    from arrow_format.read.plan import ChunkRead
     from arrow_format.write.partitioned_file import Part, PartitionedFileWriter
 
     Keep = Callable[[ChunkRead, pa.RecordBatch, Int64Array], Int64Array]

@@ -20,7 +20,7 @@ from arrow_format.keys.merge_runs import merge_sorted
 from arrow_format.read.chunk_reader import READ_AHEAD_BYTES, ChunkReader
 from arrow_format.read.fetched_chunks import ONE_CHUNK, read_rows
 from arrow_format.write.clustering import SPLIT_CHUNK_BYTES, Clustering
-from arrow_format.write.rewrite_plan import plan_ranges
+from arrow_format.write.rewrite_plan import rewrite_ranges
 from arrow_format.write.sort_buffer import SortBuffer
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class RegionJoiner:
 
         Raises CorruptShuffleError or FormatVersionError when an input is damaged or missing.
         """
-        ranges = plan_ranges(
+        ranges = rewrite_ranges(
             self._regions,
             self._n,
             self._first_subpartition,

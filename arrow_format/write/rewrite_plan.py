@@ -14,7 +14,7 @@ import numpy as np
 
 from arrow_format.format.regions import MAX_REGION_ROWS, RegionKind
 from arrow_format.format.totals import rows_of_subpartitions, subpartition_arrow_bytes
-from arrow_format.read.plan import group_adjacent
+from arrow_format.read.chunk_plan import group_adjacent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -134,7 +134,7 @@ class SubpartitionRange:
     """Estimated bytes of their rows in memory."""
 
 
-def plan_ranges(
+def rewrite_ranges(
     regions: Sequence[tuple[Region, int]],
     num_subpartitions: int,
     first_subpartition: int,

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from arrow_format.keys.key_set import KeySet
     from arrow_format.model import Int32Array, Int64Array, PartitionedFile, PartitionedFileMetadata
     from arrow_format.options import WriteOptions
+    from arrow_format.read.chunk_plan import ChunkRead
     from arrow_format.read.key_search import Matches
-    from arrow_format.read.plan import ChunkRead
     from arrow_format.storage.local_dirs import WriteRoots
     from arrow_format.storage.open import Storage
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.pending import pending_outputs
-from arrow_format.read.explain import plan_lines
 from arrow_format.read.presentation import count_of, format_bytes
+from arrow_format.read.read_plan import plan_lines
 from arrow_format.read.shuffle import check_there
 from arrow_format.storage.open import open_storage
 from arrow_format.write.merge_policy import SPARK_BYTES

@@ -18,10 +18,10 @@ from arrow_format.arrays.batches import BATCH_BYTES, BATCH_ROWS, rebatched
 from arrow_format.errors import OptionError
 from arrow_format.keys.partitioner import key_names
 from arrow_format.streaming.flush_buffer import FlushBuffer
-from arrow_format.streaming.latest_by_key import DEFAULT_BYTES
+from arrow_format.streaming.latest_spilling import DEFAULT_BYTES
 from arrow_format.streaming.options import FlushOptions, OperatorAttributes, is_output_buffered
-from connector.arrival import Travels
 from connector.options.text import INTERVALS, parse_duration
+from connector.pickling import ChecksOnArrival
 from connector.plain_errors import plain_errors
 from connector.task_process import begin_task
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from arrow_format.streaming.elements import Element
 
 
-class BufferedOutput(Travels):
+class BufferedOutput(ChecksOnArrival):
     """Callable for ``df.mapInArrow`` that buffers rows, and yields one row per key and flush.
 
     .. code-block:: python

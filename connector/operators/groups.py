@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from arrow_format.keys.sort_keys import SortBy
     from arrow_format.operators.inputs import Path
     from arrow_format.operators.into import Options
-    from arrow_format.operators.staying_rows import Result
+    from arrow_format.operators.placement import Result
     from arrow_format.options import WriteMode
     from arrow_format.read.shuffle import Shuffle
     from arrow_format.storage.open import Place

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, overload
 from arrow_format.operators.inputs import open_shuffles
 from arrow_format.operators.into import check_into
 from arrow_format.operators.map_subpartitions import check_stored_once, map_operation
-from arrow_format.read.plan import check_subpartitions
+from arrow_format.read.chunk_plan import check_subpartitions
 from connector.operators.tasks import (
     run_in_groups,
     session_settings,

@@ -18,8 +18,8 @@ from arrow_format.arrays.stored_types import data_schema
 from arrow_format.errors import SchemaError
 from arrow_format.extras import require
 from arrow_format.filters.spark_rules import ANSI, DEFAULTS, SparkSettings
-from connector.arrival import Travels
 from connector.map_task import NumberedMapTask, begin_spark_job, write_and_commit
+from connector.pickling import ChecksOnArrival
 from connector.plain_errors import plain_errors
 from connector.session import default_parallelism
 from connector.spark_types import arrow_schema_of, spark_schema_of, stored_schema
@@ -145,7 +145,7 @@ def run_in_groups(
 
 
 @dataclass(frozen=True)
-class GroupTask(Travels):
+class GroupTask(ChecksOnArrival):
     """Callable for ``mapInArrow``: takes group numbers, yields the results of the work."""
 
     results: GroupResults

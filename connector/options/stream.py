@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from arrow_format.keys.partitioner import Partitioner
     from arrow_format.keys.sort_keys import SortBy
-    from arrow_format.log.changes import Step
+    from arrow_format.log.changes import LogStep
     from connector.options.source import ScanOptions, TargetOptions
 
 _MAX_INTERVAL = "flush.maxInterval"
@@ -123,7 +123,7 @@ class StepLimits:
             *(min((limit for limit in pair if limit is not None), default=None) for pair in pairs)
         )
 
-    def end_of(self, steps: Iterable[Step]) -> int | None:
+    def end_of(self, steps: Iterable[LogStep]) -> int | None:
         """Return the version at which a batch ends; None where there is nothing to read.
 
         The first version with rows is always taken: a batch without it would never make progress.

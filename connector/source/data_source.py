@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from pyspark.sql.datasource import DataSource
 
-from connector.arrival import pickle_by_value, require_here, sender
+from connector.pickling import pickle_by_value, require_here, sender
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

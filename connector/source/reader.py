@@ -16,8 +16,8 @@ from arrow_format.arrays.spark_schema_evolution import same_spark_type
 from arrow_format.arrays.stored_types import conform
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.filters.spark_rules import SPARK_DEFAULTS, SparkSettings
+from arrow_format.read.chunk_plan import check_subpartitions
 from arrow_format.read.estimates import partition_bytes, plan_shards
-from arrow_format.read.plan import check_subpartitions
 from arrow_format.read.shuffle import Shuffle, check_there, open_pinned, open_shuffle
 from arrow_format.read.subpartition_reader import (
     SUBPARTITION_COLUMN,
@@ -26,9 +26,9 @@ from arrow_format.read.subpartition_reader import (
 )
 from arrow_format.storage.open import open_storage
 from arrow_format.streaming.result_request import await_result
-from connector.arrival import Travels
 from connector.options.source import parse_read_options
 from connector.options.stream import parse_schema_options
+from connector.pickling import ChecksOnArrival
 from connector.plain_errors import plain_errors
 from connector.spark_types import spark_schema_from_json, spark_schema_of
 from connector.spark_version import refuse_no_columns, to_arrow_schema
@@ -56,7 +56,7 @@ class SubpartitionRanges(InputPartition):
     """What it reads of, where that is not what the reader carries."""
 
 
-class ShuffleSourceReader(Travels, DataSourceReader):
+class ShuffleSourceReader(ChecksOnArrival, DataSourceReader):
     """Reads one version of a shuffle.
 
     Filters are never pushed down: Spark caches the plan per ``load()`` and gives wrong rows when a
@@ -88,7 +88,7 @@ class ShuffleSourceReader(Travels, DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Spark partitions in subpartition order."""
         shuffle = self._shuffle
-        partitions = plan_ranges(shuffle, self._options)
+        partitions = spark_partitions(shuffle, self._options)
         return [
             partition if part is shuffle else replace(partition, shuffle=part)
             for partition, part in zip(partitions, parts_of(shuffle, partitions), strict=True)
@@ -252,7 +252,7 @@ def stored_columns(names: Iterable[str], *, with_subpartition: bool) -> list[str
 # Planning and reading -----------------------------------------------------------------------------
 
 
-def plan_ranges(shuffle: Shuffle, options: ScanOptions) -> list[SubpartitionRanges]:
+def spark_partitions(shuffle: Shuffle, options: ScanOptions) -> list[SubpartitionRanges]:
     """Distribute the subpartitions of the options over Spark partitions, in order.
 
     Those without rows of the filter are left out where Spark partitions are coalesced; otherwise

@@ -35,17 +35,17 @@ from arrow_format.model import Natural
 from arrow_format.read.shuffle import Shuffle
 from arrow_format.streaming.consumption import Consumer
 from arrow_format.streaming.result_request import await_result
-from connector.arrival import Travels
 from connector.options.stream import StepLimits, parse_source_options
+from connector.pickling import ChecksOnArrival
 from connector.plain_errors import plain_errors
 from connector.source.reader import (
     SubpartitionRanges,
     check_columns,
     check_meant,
     parts_of,
-    plan_ranges,
     read_ranges,
     restricted_by,
+    spark_partitions,
     storage_of,
     stored_columns,
 )
@@ -154,7 +154,7 @@ class ChangedRanges(InputPartition):
     ranges: SubpartitionRanges
 
 
-class ShuffleStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class ShuffleStreamReader(ChecksOnArrival, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows the versions of a shuffle and delivers what each adds, in exactly ``schema``."""
 
     def __init__(
@@ -367,7 +367,7 @@ class ShuffleStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvaila
             raise SchemaError(msg) from error
         if shuffle.num_rows == 0:
             return []
-        partitions = plan_ranges(shuffle, self._scan)
+        partitions = spark_partitions(shuffle, self._scan)
         return [*map(ChangedRanges, parts_of(shuffle, partitions), partitions)]
 
     def _changes(self, first: StreamOffset, last: StreamOffset) -> Shuffle:

@@ -26,11 +26,11 @@ from arrow_format.log.pending import pending_outputs
 from arrow_format.log.transactions import find_transaction
 from arrow_format.model import Transaction
 from arrow_format.streaming.flush_pending import flush_if_due, flush_if_last
-from connector.arrival import Travels
 from connector.map_status import status_to_row, statuses_from_rows
 from connector.map_task import run_spark_task
 from connector.micro_batches import QUERY_ID
 from connector.options.stream import parse_sink_options
+from connector.pickling import ChecksOnArrival
 from connector.plain_errors import plain_errors
 from connector.source.writer import begin_target_job
 from connector.spark_version import DataSourceStreamArrowWriter
@@ -66,7 +66,7 @@ class BatchMessage(WriterCommitMessage):
     another shuffle than the one that the tasks were planned for."""
 
 
-class ShuffleStreamWriter(Travels, DataSourceStreamArrowWriter):
+class ShuffleStreamWriter(ChecksOnArrival, DataSourceStreamArrowWriter):
     """Writes micro-batches through ``df.writeStream.format("arrow_shuffle")``.
 
     Spark makes one writer to plan a batch, which it pickles for the tasks, and another to commit

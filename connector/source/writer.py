@@ -17,10 +17,10 @@ from arrow_format.keys.partitioner import partitioner_from_description
 from arrow_format.keys.range_partitioner import RangePartitioner
 from arrow_format.keys.sort_keys import key_fields
 from arrow_format.storage.open import open_storage
-from connector.arrival import Travels
 from connector.map_status import status_to_row, statuses_from_rows
 from connector.map_task import begin_spark_job, run_spark_task
 from connector.options.source import parse_target_options
+from connector.pickling import ChecksOnArrival
 from connector.plain_errors import plain_errors
 from connector.spark_types import arrow_schema_of, stored_schema
 
@@ -43,7 +43,7 @@ class MapStatusMessage(WriterCommitMessage):
     row: dict[str, Any]
 
 
-class ShuffleSourceWriter(Travels, DataSourceArrowWriter):
+class ShuffleSourceWriter(ChecksOnArrival, DataSourceArrowWriter):
     """Writes one job through ``df.write.format("arrow_shuffle")`` or SQL ``INSERT``.
 
     Spark pickles this object at planning; tasks, commit and abort each run with a copy of it.

@@ -34,8 +34,8 @@ from arrow_format.log.state import LastCommit, PendingNumbers
 from arrow_format.log.transactions import find_transaction
 from arrow_format.model import Transaction
 from arrow_format.options import ResultPartitionType
+from arrow_format.read.chunk_plan import adjacent_ranges
 from arrow_format.read.partitioned_file import PartitionedFileReader
-from arrow_format.read.plan import adjacent_ranges
 from arrow_format.storage.open import PosixStorage
 from tests.compat.kit import as_bits, copied, in_some_order
 from tests.support.guarantees import guarantee

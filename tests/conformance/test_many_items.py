@@ -16,7 +16,7 @@ import pytest
 from arrow_format import MergePolicy, WriteOptions, merge_shuffle, open_shuffle, write_shuffle
 from arrow_format.operators.join import join_range
 from arrow_format.operators.join_plan import plan_join
-from arrow_format.streaming.latest_by_key import latest_per_key
+from arrow_format.streaming.latest_spilling import latest_per_key
 
 ROWS, ITEMS = 2_200, 1_000_000
 STEP = 50

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from arrow_format.errors import ClosedError, CorruptShuffleError, StorageError
 from arrow_format.options import WriteOptions
 from arrow_format.read.buffer_pool import ReadBufferPool
+from arrow_format.read.chunk_plan import ChunkRead, plan_chunks
 from arrow_format.read.open_files import MAX_OPEN_FILES
 from arrow_format.read.partitioned_file import PartitionedFileReader
-from arrow_format.read.plan import ChunkRead, plan_chunks
 from arrow_format.read.read_queue import ReadQueue
 from arrow_format.read.scheduler import ReadScheduler, next_to_serve
 from arrow_format.storage.open import PosixStorage

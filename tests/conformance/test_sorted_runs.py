@@ -24,9 +24,9 @@ from arrow_format.jobs.target import open_target
 from arrow_format.keys.partitioner import BroadcastPartitioner, ColumnPartitioner, RangePartitioner
 from arrow_format.keys.sort_keys import ORDERS, normalise_sort_by
 from arrow_format.keys.spark_order import sorting_bytes
+from arrow_format.read.chunk_plan import plan_chunks
 from arrow_format.read.chunk_reader import ChunkReader
 from arrow_format.read.partitioned_file import PartitionedFileReader
-from arrow_format.read.plan import plan_chunks
 from arrow_format.read.subpartition_reader import files_of
 from arrow_format.storage.open import PosixStorage
 from arrow_format.write.sort_buffer import ROW_OVERHEAD_BYTES, SortBuffer

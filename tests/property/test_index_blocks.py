@@ -32,8 +32,8 @@ from arrow_format.log.names import entry_path
 from arrow_format.model import BROADCAST
 from arrow_format.options import MERGE_BY, WriteOptions
 from arrow_format.read import partitioned_file
+from arrow_format.read.chunk_plan import adjacent_ranges
 from arrow_format.read.partitioned_file import PartitionedFileReader
-from arrow_format.read.plan import adjacent_ranges
 from arrow_format.read.shuffle import Shuffle
 from arrow_format.storage.local import PosixStorage
 from arrow_format.write.merge_policy import MergePolicy

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from arrow_format.scan.scan import plan_scan
+from arrow_format.ingest.scan import plan_scan
 
 NAN = float("nan")
 VALUES = {

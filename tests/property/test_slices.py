@@ -19,8 +19,8 @@ from arrow_format.operators.aggregation_plan import plan_aggregation
 from arrow_format.operators.join import join_range
 from arrow_format.operators.join_plan import plan_join
 from arrow_format.options import WriteOptions
-from arrow_format.streaming.latest_by_key import latest_per_key
-from arrow_format.streaming.latest_rows import latest_in_passes
+from arrow_format.streaming.latest_in_memory import latest_in_passes
+from arrow_format.streaming.latest_spilling import latest_per_key
 from arrow_format.write.merge_policy import MergePolicy
 from tests.property.test_merge import ByRow
 from tests.property.test_round_trip import read_with_ids

@@ -11,9 +11,9 @@ import zstandard
 from arrow_format.format.chunk_codec import ChunkDecoder
 from arrow_format.format.chunk_table import Encoding
 from arrow_format.model import INDEX_SUFFIX, PartitionedFile
+from arrow_format.read.chunk_plan import plan_chunks
 from arrow_format.read.chunk_reader import ChunkReader
 from arrow_format.read.partitioned_file import UnfinishedFile
-from arrow_format.read.plan import plan_chunks
 from arrow_format.storage.open import PosixStorage
 from tests.support.indexes import decode_index, statistics_of
 

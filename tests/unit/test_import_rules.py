@@ -182,7 +182,7 @@ def test_only_storage_touches_the_file_system():
 @guarantee("nothing unpickled")
 def test_nothing_unpickles():
     # What this process sent to a pool of its own, whose processes unpickle all that they get.
-    exempt = ("arrow_format/operators/in_process.py",)
+    exempt = ("arrow_format/operators/local_run.py",)
     fail_with(
         violations(
             pickle_loads, "arrow_format", "connector", "pyspark_arrow_shuffle", exempt=exempt
@@ -198,10 +198,10 @@ def test_rows_are_selected_in_one_place():
     # The columns of the log are no rows of a shuffle: they are few, of fixed types, and read whole.
     log = (
         "arrow_format/log/",
-        *map("arrow_format/jobs/{}.py".format, ("garbage", "gc_plan", "kept_outputs")),
+        *map("arrow_format/jobs/{}.py".format, ("garbage", "gc_plan", "live_outputs")),
     )
     # A frame of Polars is filtered by Polars.
-    frames = "arrow_format/beside/polars_source.py"
+    frames = "arrow_format/integrations/polars_source.py"
     exempt = ("arrow_format/arrays/selection.py", "arrow_format/keys/key_set.py", frames, *log)
     packages = ("arrow_format", "connector", "pyspark_arrow_shuffle")
     fail_with(violations(selections, *packages, exempt=exempt))

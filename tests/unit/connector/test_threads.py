@@ -6,8 +6,8 @@ import pytest
 from pyspark.sql.types import LongType, StructType
 
 from arrow_format import WriteOptions
+from arrow_format.ingest.scan import plan_scan
 from arrow_format.keys.partitioner import HashPartitioner
-from arrow_format.scan.scan import plan_scan
 from connector.dataset_task import DatasetMapTask
 from connector.map_task import ShuffleMapTask
 from connector.source.stream_writer import ShuffleStreamWriter

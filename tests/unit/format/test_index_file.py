@@ -28,8 +28,8 @@ from arrow_format.format.index_file import (
 )
 from arrow_format.format.part_table import PartTable
 from arrow_format.format.regions import PrefixSums, Region, RegionKind, region_of
+from arrow_format.read.chunk_plan import chunks_of_ranges, plan_chunks, plan_together
 from arrow_format.read.partitioned_file import decode_fetched
-from arrow_format.read.plan import plan_chunks, plan_ranges, plan_together
 from tests.support.guarantees import guarantee
 from tests.support.hostile import index_parts
 from tests.support.indexes import decode_index, part_of, reader_of, said_of
@@ -233,7 +233,7 @@ def test_blocks_of_several_files_are_decoded_and_planned_as_those_of_each(cases,
     parts = [part for part in parts if part.in_table]
     planned = [[*chunks] for chunks in plan_together(parts, [ranges] * len(parts), 0)]
     assert planned == [
-        [*plan_ranges(part.regions, ranges, part.metadata.num_subpartitions)] for part in parts
+        [*chunks_of_ranges(part.regions, ranges, part.metadata.num_subpartitions)] for part in parts
     ]
 
 

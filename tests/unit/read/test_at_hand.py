@@ -29,10 +29,10 @@ from arrow_format import (
 )
 from arrow_format.arrays.batch_stream import BatchReader
 from arrow_format.arrays.batches import in_batches_of
-from arrow_format.beside.dataset import ShuffleDataset
-from arrow_format.beside.polars_source import lazy_frame
-from arrow_format.beside.readable import FIRST_ROWS, small_at_first
 from arrow_format.filters.filter import bind_filter
+from arrow_format.integrations.dataset import ShuffleDataset
+from arrow_format.integrations.polars_source import lazy_frame
+from arrow_format.integrations.readable import FIRST_ROWS, small_at_first
 from tests.support.small_shuffles import FAST, numbered, write_tasks
 
 N = 8

@@ -13,10 +13,10 @@ from arrow_format.format.chunk_codec import ChunkDecoder
 from arrow_format.format.chunk_table import MANY_CHUNKS, ChunkPlaces
 from arrow_format.options import WriteOptions
 from arrow_format.read import chunk_reader
+from arrow_format.read.chunk_plan import with_places, without_places
 from arrow_format.read.chunk_reader import ChunkReader, looked_up
 from arrow_format.read.fetched_chunks import FetchedChunk, open_run
 from arrow_format.read.partitioned_file import PartitionedFileReader
-from arrow_format.read.plan import with_places, without_places
 from arrow_format.storage.open import open_storage
 from tests.support.small_shuffles import SCHEMA, write_file
 

@@ -13,8 +13,8 @@ from arrow_format.write.rewrite_plan import (
     RegionRun,
     RegionSlice,
     plan_fan_in,
-    plan_ranges,
     plan_runs,
+    rewrite_ranges,
 )
 
 
@@ -73,7 +73,7 @@ def test_a_run_has_rows_for_one_region():
 def ranges_of(regions, n, first=0, **how):
     how = {"max_bytes": 100, "row_overhead_bytes": 0} | how
     pairs = [(region, int(region.chunks.raw_length.sum())) for region in regions]
-    return [(piece.first, piece.end) for piece in plan_ranges(pairs, n, first, **how)]
+    return [(piece.first, piece.end) for piece in rewrite_ranges(pairs, n, first, **how)]
 
 
 def test_ranges_fit_into_memory_and_ascend_by_rank():
@@ -104,7 +104,7 @@ def test_ranges_without_rows_are_left_out():
 def test_every_row_is_in_one_range(counts, first, max_bytes):
     regions = [region_of(rows, i % 8) for i, rows in enumerate(counts)]
     pairs = [(region, int(region.chunks.raw_length.sum())) for region in regions]
-    ranges = plan_ranges(pairs, 8, first, max_bytes=max_bytes, row_overhead_bytes=3)
+    ranges = rewrite_ranges(pairs, 8, first, max_bytes=max_bytes, row_overhead_bytes=3)
     rows = np.zeros(8, np.int64)
     for region in regions:
         ids, more = region.subpartition_rows(8)
