@@ -33,6 +33,7 @@ from pyspark.sql.types import (
 
 from arrow_format.arrays.exact_sums import sum_type
 from arrow_format.arrays.stored_types import missing_column, refuse_duplicates, same_but_labels
+from arrow_format.arrays.types_for_spark import as_spark_has
 from arrow_format.errors import SchemaError
 from arrow_format.ingest.spark_footer import METADATA_KEY, TIME_PRECISION_KEY
 from connector.spark_version import (
@@ -281,22 +282,6 @@ def combined_spark_schema(schema: StructType, combine: Mapping[str, str]) -> Str
 # Reading ------------------------------------------------------------------------------------------
 
 
-_INSTEAD = (
-    (pt.is_uint8, "int16"),
-    (pt.is_uint16, "int32"),
-    (pt.is_uint32, "int64"),
-    (pt.is_uint64, "decimal128(20, 0)"),
-    (pt.is_float16, "float32"),
-    (pt.is_date64, "date32"),
-    (pt.is_time, "time64('ns')"),
-    (pt.is_duration, "duration('us')"),
-    (pt.is_decimal, "decimal128"),
-    (pt.is_fixed_size_binary, "binary"),
-    (pt.is_fixed_size_list, "list_"),
-)
-"""Types that Spark lacks, and what holds the same values."""
-
-
 def spark_schema_of(schema: pa.Schema) -> StructType:
     """Return the Spark schema of a shuffle that was written without Spark.
 
@@ -340,12 +325,11 @@ def _spark_type(field: pa.Field, path: str) -> DataType:
         if isinstance(spark_type, DecimalType):  # Arrow has others, Spark does not
             is_same &= 0 <= spark_type.scale <= spark_type.precision
     if not is_same:
-        advice = next((f"cast it to {name}" for is_it, name in _INSTEAD if is_it(type_)), None)
-        if pt.is_timestamp(type_):
-            advice = "cast it to timestamp('us')"
+        instead = as_spark_has(type_)
+        advice = "cast it or drop it" if instead in (None, type_) else f"cast it to {instead}"
         msg = (
-            f"column {path!r} has type {type_}, which Spark cannot read: "
-            f"{advice or 'drop it'} before it is written, or read it without Spark"
+            f"column {path!r} has type {type_}, which Spark cannot read: {advice} before it is "
+            "written, or read it without Spark"
         )
         raise SchemaError(msg)
     return spark_type

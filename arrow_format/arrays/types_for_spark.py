@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 
-MAX_DECIMAL_PRECISION = 38
+_MAX_PRECISION = 38
 
-SIGNED = {
+_SIGNED = {
     pa.uint8(): pa.int16(),
     pa.uint16(): pa.int32(),
     pa.uint32(): pa.int64(),
@@ -83,12 +83,26 @@ def _field(field: pa.Field, path: str) -> pa.Field:
 
 
 def _type(type_: pa.DataType, path: str) -> pa.DataType:
-    """Type of Spark that holds the values of a stored type."""
-    if pt.is_fixed_size_list(type_):
-        return pa.list_(_field(type_.value_field, f"{path}.element"))
     nested = with_fields(type_, lambda child, suffix: _field(child, path + suffix))
-    if nested is not None:
-        return nested
+    found = as_spark_has(type_ if nested is None else nested)
+    if found is None:
+        msg = (
+            f"column {path!r} has type {type_}, and Spark has no type that holds its values: cast "
+            "it or drop it before it is written, or write with for_spark=False: then it is stored "
+            "as it is, and Spark cannot read it"
+        )
+        raise SchemaError(msg)
+    return found
+
+
+def as_spark_has(type_: pa.DataType) -> pa.DataType | None:
+    """Return the type in which Spark has the values of a stored type; None where it has none.
+
+    What a nested type has inside stays as it is. Spark's units may be coarser than those of a time:
+    whether such a value is refused or rounded is for the caller to say.
+    """
+    if pt.is_fixed_size_list(type_):
+        return pa.list_(type_.value_field)
     if pt.is_timestamp(type_):
         return pa.timestamp("us", type_.tz)
     if pt.is_duration(type_):
@@ -98,22 +112,14 @@ def _type(type_: pa.DataType, path: str) -> pa.DataType:
     if pt.is_date64(type_):
         return pa.date32()
     if pt.is_unsigned_integer(type_):
-        return SIGNED[type_]
+        return _SIGNED[type_]
     if pt.is_float16(type_):
         return pa.float32()
     if pt.is_decimal(type_):
         # Spark's scales are from 0 to the precision.
         scale = max(type_.scale, 0)
         precision = max(type_.precision + scale - type_.scale, scale)
-        if precision <= MAX_DECIMAL_PRECISION:
-            return pa.decimal128(precision, scale)
-    elif pt.is_fixed_size_binary(type_):
+        return pa.decimal128(precision, scale) if precision <= _MAX_PRECISION else None
+    if pt.is_fixed_size_binary(type_):
         return pa.binary()
-    elif not pt.is_interval(type_):
-        return type_
-    msg = (
-        f"column {path!r} has type {type_}, and Spark has no type that holds its values: cast it "
-        "or drop it before it is written, or write with for_spark=False: then it is stored as it "
-        "is, and Spark cannot read it"
-    )
-    raise SchemaError(msg)
+    return None if pt.is_interval(type_) else type_

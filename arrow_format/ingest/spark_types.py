@@ -16,7 +16,7 @@ from pyarrow import types as pt
 from arrow_format.arrays.buffers import no_rows, to_scalar
 from arrow_format.arrays.conversion import is_list
 from arrow_format.arrays.stored_types import data_schema, normalise, same_but_labels
-from arrow_format.arrays.types_for_spark import MAX_DECIMAL_PRECISION, SIGNED
+from arrow_format.arrays.types_for_spark import as_spark_has
 from arrow_format.errors import SchemaError
 from arrow_format.ingest.spark_footer import TIME_PRECISION_KEY
 
@@ -46,8 +46,8 @@ def plain_schema(schema: pa.Schema, int96: Container[str] = ()) -> pa.Schema:
 def schema_as_spark_reads(plain: pa.Schema, int96: Container[str] = ()) -> pa.Schema:
     """Return the data schema of the rows written for files of a :func:`plain_schema`.
 
-    Timestamps and durations are in microseconds, INT96 as instants; times of day in nanoseconds;
-    dates are ``date32``, decimals 128 bits wide, integers signed, lists and bytes of any length.
+    Types are as :func:`~arrow_format.arrays.types_for_spark.as_spark_has` says, unchanged where
+    Spark has none; timestamps with a zone, and INT96, are instants in UTC.
     """
     return pa.schema(
         [_mapped(field, _as_instant if field.name in int96 else _widened) for field in plain]
@@ -196,17 +196,6 @@ def _as_instant(type_: pa.DataType) -> pa.DataType:
 
 
 def _widened(type_: pa.DataType) -> pa.DataType:
-    """Return the type that Spark's readers give such values."""
-    if pt.is_timestamp(type_):
-        return pa.timestamp("us", None if type_.tz is None else "UTC")
-    if pt.is_time(type_):
-        return pa.time64("ns")
-    if pt.is_date64(type_):
-        return pa.date32()
-    if pt.is_fixed_size_binary(type_) and not pt.is_decimal(type_):
-        return pa.binary()
-    if pt.is_decimal(type_) and type_.precision <= MAX_DECIMAL_PRECISION:
-        return pa.decimal128(type_.precision, type_.scale)
-    if pt.is_duration(type_):
-        return pa.duration("us")
-    return SIGNED.get(type_, type_)
+    """Return the type that Spark's readers give such values, or the same where they have none."""
+    found = as_spark_has(type_) or type_
+    return pa.timestamp("us", "UTC") if pt.is_timestamp(found) and found.tz else found

@@ -327,6 +327,7 @@ UTC = pa.timestamp("us", "UTC")
         (pa.array([dt.date(2024, 2, 29)], pa.date64()), pa.date32()),
         (pa.array([dt.time(1, 2, 3)], pa.time32("ms")), pa.time64("ns")),
         (pa.array([decimal.Decimal("1.50")], pa.decimal64(5, 2)), pa.decimal128(5, 2)),
+        (pa.array([np.float16(0.1), None]), pa.float32()),
         (pa.array([b"ab"], pa.binary(2)), pa.binary()),
         (pa.array([[1, 2]], pa.list_(pa.int32(), 2)), pa.list_(pa.int32())),
         (pa.array(["a", None, "a"]).dictionary_encode(), pa.string()),
