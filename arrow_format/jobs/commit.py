@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import time
 from datetime import timedelta
-from functools import lru_cache, reduce
+from functools import cached_property, lru_cache, reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,11 +35,12 @@ from arrow_format.options import check_mode
 from arrow_format.write.counters import sum_counters
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from arrow_format.jobs.job import ShuffleJob
     from arrow_format.log.outputs import MapOutputs
     from arrow_format.log.reader import LogView
+    from arrow_format.log.totals import Totals
     from arrow_format.log.transactions import CommittedTransaction
     from arrow_format.model import MapStatus, Transaction
     from arrow_format.storage.open import Storage
@@ -117,102 +118,199 @@ def commit_job(
     check_version_number(expected_version)
     log = CommitLog(job.storage)
     outputs, totals, counters = complete_outputs(job, statuses, expected_map_outputs)
-    begun = job = dataclasses.replace(job, num_map_tasks=len(outputs))
-    before: CommittedTransaction | None = None
-    are_checked = False
-    with_ids = lru_cache(1)(outputs.with_columns)  # one object for all tries with equal ids
+    commit = _Commit(
+        job=dataclasses.replace(job, num_map_tasks=len(outputs)),
+        log=log,
+        outputs=outputs,
+        totals=totals,
+        counters={k: min(count, MAX_INTEGER) for k, count in counters.items() if count},
+        mode=mode,
+        transaction=transaction,
+        pending=pending,
+        flush_interval=flush_interval,
+        flushes=flushes,
+        expected_version=expected_version,
+    )
+    try:
+        entry = append_entry(commit.job, log, commit.entry)
+    except AlreadyCommittedError as error:
+        entry = log.committed(error.version)
+    if entry is None:
+        with contextlib.suppress(ShuffleError):  # garbage collection removes what is left
+            abort_job(commit.job, failed=False, alone=True)
+        return commit.receipt_without()
+    # The version is published: a failure from here on must not look like a failed write.
+    with contextlib.suppress(ShuffleError):
+        remove_losers(commit.job, entry.map_outputs)
+    return receipt_of(job.storage, entry)
 
-    def decide(view: LogView) -> LogEntry | None:
-        nonlocal before, are_checked
-        job = begun
-        before = None if transaction is None else committed_by(log, view, transaction)
-        if before is not None:
+
+@dataclasses.dataclass
+class _Commit:
+    """The commit of a job: what it puts into the log, as that is at each try."""
+
+    job: ShuffleJob
+    log: CommitLog
+    outputs: MapOutputs
+    totals: Totals
+    counters: dict[str, int]
+    mode: str
+    transaction: Transaction | None
+    pending: bool
+    flush_interval: timedelta | None
+    flushes: tuple[int, ...]
+    expected_version: int | None
+    earlier: CommittedTransaction | None = None
+    """The commit of the same transaction, where the log has it."""
+    are_checked: bool = False
+    """Whether the files of the map outputs are."""
+
+    @cached_property
+    def with_ids(self) -> Callable[..., MapOutputs]:
+        """Give columns of the map outputs their ids; one object for tries with equal ids."""
+        return lru_cache(1)(self.outputs.with_columns)
+
+    def entry(self, view: LogView) -> LogEntry | None:
+        """Return the entry to add; None where there is nothing to commit. As a ``decide``."""
+        if self._is_done(view):
             return None
-        if flushes and not view.state.pending.begins_with(flushes):
+        newest = None if view.state.is_ended else self.log.newest_entry(view)
+        job, waiting = self._fitting(view, newest)
+        if newest is not None and self.mode == "ignore":
             return None
-        newest = None if view.state.is_ended else log.newest_entry(view)
-        operation = "append" if mode == "append" and newest is not None else "overwrite"
-        check_needs(operation, log, view, Claims(expected_version))
-        if mode == "append" and newest is not None and not flushes:
+        self._check_files()
+        shape = self._shape(view, job, newest, waiting)
+        ids = give_ids(job.data_schema, [shape.columns], 0)
+        fields: EntryFields = {
+            "job_id": job.job_id,
+            "transaction": self.transaction,
+            "map_outputs": self.with_ids(ids, job.unlogged),
+            "totals": self.totals,
+            "counters": self.counters,
+        }
+        state = self._pending_state(view)
+        state["last_column_id"] = max(view.state.last_column_id, *shape.column_ids)
+        if self.pending:
+            fields["pending_shape"] = shape
+            kind = PENDING if self.mode == "append" else PENDING_OVERWRITE
+            return draft(view, kind, state=state, **fields)
+        return draft(view, self._operation(newest), state={"shape": shape, **state}, **fields)
+
+    def _is_done(self, view: LogView) -> bool:
+        """Whether another commit did all that this one would do."""
+        transaction, flushes = self.transaction, self.flushes
+        self.earlier = None if transaction is None else committed_by(self.log, view, transaction)
+        is_flushed = bool(flushes) and not view.state.pending.begins_with(flushes)
+        return self.earlier is not None or is_flushed
+
+    def _operation(self, newest: LogEntry | None) -> str:
+        return "append" if self.mode == "append" and newest is not None else "overwrite"
+
+    def _fitting(
+        self, view: LogView, newest: LogEntry | None
+    ) -> tuple[ShuffleJob, LogEntry | None]:
+        """Check that the rows fit what is there, and return the job with its columns' names.
+
+        Also the last entry that is pending, if any.
+        """
+        check_needs(self._operation(newest), self.log, view, Claims(self.expected_version))
+        job, is_flush = self.job, bool(self.flushes)
+        if self.mode == "append" and newest is not None and not is_flush:
             job = as_now_called(job, newest)
-        check_mode_allows(job, mode, newest)
-        waiting = last_pending(log, view)
-        if not flushes:
-            check_fits_pending(job, waiting, mode, newest, pending=pending)
-        if newest is not None and mode == "ignore":
-            return None
-        if not are_checked:  # not of a job that is committed, whose files may have been removed
+        check_mode_allows(job, self.mode, newest)
+        waiting = last_pending(self.log, view)
+        if not is_flush:
+            check_fits_pending(job, waiting, self.mode, newest, pending=self.pending)
+        return job, waiting
+
+    def _check_files(self) -> None:
+        """Check that no file was removed or changed, once.
+
+        Not of a job that is committed, whose files may have been removed since.
+        """
+        if not self.are_checked:
             advice = "it was removed or changed before the commit. Write the rows again"
-            listed = job.files() if len(outputs) >= LISTED_OUTPUTS else None
-            check_files(job.storage, outputs, advice, listed)
-            are_checked = True
-        appended_to = newest if mode == "append" else None
-        # All that is pending becomes one version, of one type, and has the owners of all.
-        earlier_shapes = [each for each in (view.state.shape, waiting and waiting.shape) if each]
-        waiting = waiting if pending else None
-        like = waiting or appended_to
-        earlier_rows = [appended_to, waiting] if mode == "append" else []
+            listed = self.job.files() if len(self.outputs) >= LISTED_OUTPUTS else None
+            check_files(self.job.storage, self.outputs, advice, listed)
+            self.are_checked = True
+
+    def _shape(
+        self, view: LogView, job: ShuffleJob, newest: LogEntry | None, waiting: LogEntry | None
+    ) -> VersionShape:
+        """Return the shape of the version, once consumers let it come.
+
+        All that is pending becomes one version, of one type, and has the owners of all.
+        """
+        appended_to = newest if self.mode == "append" else None
+        known = [each.columns for each in (view.state.shape, waiting and waiting.shape) if each]
+        if self.flushes:  # they have ids that no version may have yet
+            known.append(job.known)
+        waiting = waiting if self.pending else None
+        result = self._result(job, waiting or appended_to)
+        if newest is not None and not self.pending:
+            # Here, where the number is chosen: a commit that comes during the wait takes it first.
+            _await_consumers(job, self.outputs, newest.result, result, self.mode)
+        earlier = (appended_to, waiting) if self.mode == "append" else ()
+        # In it the rows are read together with those of earlier entries.
+        schema, spark_schema = reduce(
+            widen_schemas,
+            [(entry.data_schema, entry.spark_schema) for entry in (*earlier, job) if entry],
+        )
+        return VersionShape(
+            shuffle_id=job.shuffle_id if appended_to is None else appended_to.shuffle_id,
+            data_schema=schema,
+            column_ids=give_ids(schema, known, view.state.last_column_id).ids,
+            spark_schema=spark_schema,
+            num_subpartitions=job.num_subpartitions,
+            partitioner=job.described_partitioner,
+            codec=job.options.codec,
+            sort_by=job.sort_by,
+            # Rows that are appended may lack some of the columns.
+            combine=dict((job if appended_to is None else appended_to).combine),
+            result=result,
+        )
+
+    def _result(self, job: ShuffleJob, like: LogEntry | None) -> ResultDescription:
+        """Return the result of the version, as an entry before it may have described it."""
         options = job.options
-        if flushes and like is not None and like.version > flushes[-1]:
+        if self.flushes and like is not None and like.version > self.flushes[-1]:
             # A later commit than those that are flushed has set the bounds.
             options = dataclasses.replace(
                 options, max_unconsumed_bytes=None, max_unconsumed_versions=None
             )
         existing = None if like is None else _without_dead_owners(like.result)
-        result = describe_result(options, job.owners, existing)
-        if newest is not None and not pending:
-            # Here, where the number is chosen: a commit that comes during the wait takes it first.
-            _await_consumers(job, outputs, newest.result, result, mode)
-        shape = structs.replace(_shape(job, appended_to, earlier_rows), result=result)
-        known = [each.columns for each in earlier_shapes]
-        if flushes:  # they have ids that no version may have yet
-            known.append(job.known)
-        columns = give_ids(shape.data_schema, known, view.state.last_column_id)
-        shape = structs.replace(shape, column_ids=columns.ids)
-        given = {"last_column_id": max(view.state.last_column_id, *columns.ids)}
-        fields: EntryFields = {
-            "job_id": job.job_id,
-            "transaction": transaction,
-            "map_outputs": with_ids(give_ids(job.data_schema, [columns], 0), job.unlogged),
-            "totals": totals,
-            "counters": {k: min(count, MAX_INTEGER) for k, count in counters.items() if count},
-        }
-        if pending:
-            fields["pending_shape"] = shape
-            interval_ms = None if flush_interval is None else flush_interval // MILLISECOND
-            waits = structs.replace(view.state.pending, interval_ms=interval_ms)
-            kind = PENDING if mode == "append" else PENDING_OVERWRITE
-            return draft(view, kind, state={"pending": waits, **given}, **fields)
-        changes: dict[str, Any] = {"shape": shape, **given}
-        if flushes:
-            left = tuple(number for number in view.state.pending.numbers if number > flushes[-1])
-            interval_ms = view.state.pending.interval_ms if left else None
-            now_ms = time.time_ns() // 1_000_000
-            changes["pending"] = PendingNumbers.of(left, now_ms, interval_ms)
-        return draft(view, operation, state=changes, **fields)
+        return describe_result(options, job.owners, existing)
 
-    try:
-        entry = append_entry(job, log, decide)
-    except AlreadyCommittedError as error:
-        entry = log.committed(error.version)
-    if entry is None:
-        with contextlib.suppress(ShuffleError):  # garbage collection removes what is left
-            abort_job(job, failed=False, alone=True)
-        if before is not None:
-            return _receipt_again(job.storage, before)
-        view = log.view()
-        newest = log.newest_entry(view)
+    def _pending_state(self, view: LogView) -> dict[str, Any]:
+        """Return what changes of the state in what is pending, as far as this commit knows it."""
+        before = view.state.pending
+        if self.pending:
+            interval = self.flush_interval
+            interval_ms = None if interval is None else interval // MILLISECOND
+            return {"pending": structs.replace(before, interval_ms=interval_ms)}
+        if not self.flushes:
+            return {}
+        left = tuple(number for number in before.numbers if number > self.flushes[-1])
+        now_ms = time.time_ns() // 1_000_000
+        return {"pending": PendingNumbers.of(left, now_ms, before.interval_ms if left else None)}
+
+    def receipt_without(self) -> ShuffleReceipt:
+        """Return the receipt of the version that took the place of this commit.
+
+        Raises CorruptShuffleError where there is none, and ResultReleasedError where what was to be
+        flushed was released.
+        """
+        storage = self.job.storage
+        if self.earlier is not None:
+            return _receipt_again(storage, self.earlier)
+        view = self.log.view()
+        newest = self.log.newest_entry(view)
         if newest is None:
-            msg = f"{job.storage.root}: the shuffle was removed during the commit. Write it again"
+            msg = f"{storage.root}: the shuffle was removed during the commit. Write it again"
             raise CorruptShuffleError(msg)
         if view.state.is_ended and view.state.released is not None:
-            # It was released with what was to be flushed.
-            raise released_error(job.storage.root, view.state.released)
-        return receipt_of(job.storage, newest)
-    # The version is published: a failure from here on must not look like a failed write.
-    with contextlib.suppress(ShuffleError):
-        remove_losers(job, entry.map_outputs)
-    return receipt_of(job.storage, entry)
+            raise released_error(storage.root, view.state.released)
+        return receipt_of(storage, newest)
 
 
 def _without_dead_owners(result: ResultDescription) -> ResultDescription:
@@ -238,31 +336,6 @@ def _await_consumers(
         existing.type.has_back_pressure and ConsumerRegistry(job.storage).all_progress()
     ):
         await_consumers(job.storage, result, outputs.num_bytes, job.options.back_pressure_timeout)
-
-
-def _shape(
-    job: ShuffleJob, appended_to: LogEntry | None, earlier_rows: Sequence[LogEntry | None]
-) -> VersionShape:
-    """Return the shape of the version that a commit publishes; its result is set later.
-
-    Its schema is that in which its rows are read together with those of earlier entries.
-    """
-    schema, spark_schema = reduce(
-        widen_schemas,
-        [(entry.data_schema, entry.spark_schema) for entry in (*earlier_rows, job) if entry],
-    )
-    return VersionShape(
-        shuffle_id=job.shuffle_id if appended_to is None else appended_to.shuffle_id,
-        data_schema=schema,
-        column_ids=(),
-        spark_schema=spark_schema,
-        num_subpartitions=job.num_subpartitions,
-        partitioner=job.described_partitioner,
-        codec=job.options.codec,
-        sort_by=job.sort_by,
-        # Rows that are appended may lack some of the columns.
-        combine=dict((job if appended_to is None else appended_to).combine),
-    )
 
 
 def find_receipt(storage: Storage, transaction: Transaction | None) -> ShuffleReceipt | None:

@@ -13,8 +13,9 @@ import logging
 import random
 import time
 import uuid
+from enum import Enum, auto
 from itertools import count
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 import pyarrow.compute as pc
@@ -99,6 +100,37 @@ class AlreadyCommittedError(CommitConflictError):
         self.version = version
 
 
+class _Ended(Enum):
+    """How an attempt to commit ended that neither won its number nor lost it."""
+
+    WITH_NOTHING = auto()
+    """Nothing is to be committed."""
+    STALE = auto()
+    """It was decided by what may no longer be true."""
+    UNDONE = auto()
+    """The entry came to where the log had been removed, and was removed again."""
+    UNWRITTEN = auto()
+    """Its temporary file was removed as a dead writer's before it had a name."""
+
+
+class _Lost(NamedTuple):
+    """Another writer won the number of an attempt."""
+
+    view: LogView
+    """The log with its entry."""
+    seconds: float
+    """How long the put took, and reading that entry."""
+
+
+def _pause_after(num_losses: int, seconds: float) -> bool:
+    """Whether to let other writers go first after so many losses, in which case it has paused."""
+    if num_losses % _TRIES_IN_A_ROW:
+        return False
+    window = seconds * 4.0 ** (num_losses // _TRIES_IN_A_ROW)
+    time.sleep(random.uniform(0, min(window, _LONGEST_PAUSE)))
+    return True
+
+
 class CommitLog(LogReader):
     """Reads and extends the log of one shuffle."""
 
@@ -108,6 +140,8 @@ class CommitLog(LogReader):
         """Whether the put of an entry was begun, and not refused."""
         self.is_answered = False
         """Whether the last put was answered: what it put, if anything, is durable."""
+        self._checked: MapOutputs | None = None
+        """Those of the last try, of which it is known that readers accept them."""
 
     def check_writers(self, view: LogView) -> None:
         """Raise FormatVersionError where only a newer release may write this log."""
@@ -152,60 +186,83 @@ class CommitLog(LogReader):
                 self._check_not_ended(view, job_id, after)
             return decide(view)
 
-        is_fresh = view is None
-        num_losses, checked = 0, None
+        given, num_losses = view, 0
         for _ in range(_ATTEMPTS):
             if view is None:
-                view, is_fresh = self.view(), True
-            self.check_writers(view)
-            try:
-                draft = self.read_at(view, decide_unless_ended)
-                if draft is None and is_fresh:
+                view = self.view()
+            ended = self._attempt(decide_unless_ended, view, is_fresh=view is not given, sync=sync)
+            match ended:
+                case LogEntry():
+                    self._checkpoint_if_due(ended)
+                    _LOGGER.info(
+                        "%s: %s is number %d of the log: %d rows in %d bytes",
+                        self.root, ended.operation, ended.version, ended.num_rows, ended.num_bytes,
+                    )  # fmt: skip
+                    return ended
+                case _Ended.WITH_NOTHING:
                     return None
-            except BackPressureTimeoutError:
-                raise
-            except ShuffleError as error:
-                # What was read may have been removed since by others, who went on.
-                is_certain = is_fresh and not isinstance(error, CorruptShuffleError)
-                if is_certain or self.view().newest == view.newest:
-                    raise
-                draft = None
-            if draft is None:  # decided by what may no longer be true
-                view = None
-                continue
-            entry = _numbered(draft, view)
-            # Its map outputs are the same bytes in each try.
-            check = decode_entry if draft.map_outputs is checked else check_entry
-            checked = draft.map_outputs
-            began = time.monotonic()
-            try:
-                self._put(entry, check, sync=sync)
-            except ObjectNotFoundError:  # the temporary file was removed as a dead writer's
-                continue
-            except ObjectExistsError:
-                view, is_fresh = self._after_loss(view, entry, has_listed=is_fresh), True
-                # The storage may have retried a put that had won.
-                if view.last is None or view.last.commit_id != entry.commit_id:
+                case _Lost():
                     num_losses += 1
-                    if num_losses % _TRIES_IN_A_ROW == 0:
-                        window = (time.monotonic() - began) * 4.0 ** (num_losses // _TRIES_IN_A_ROW)
-                        time.sleep(random.uniform(0, min(window, _LONGEST_PAUSE)))
-                        view = None
-                    continue
-            if self._holds(entry):
-                self._checkpoint_if_due(entry)
-                _LOGGER.info(
-                    "%s: %s is number %d of the log: %d rows in %d bytes",
-                    self.root, entry.operation, entry.version, entry.num_rows, entry.num_bytes,
-                )  # fmt: skip
-                return entry
-            self._storage.delete(entry_path(entry.version))
-            view = None
+                    view = None if _pause_after(num_losses, ended.seconds) else ended.view
+                case _Ended.STALE | _Ended.UNDONE:
+                    view = None
+                case _Ended.UNWRITTEN:
+                    pass  # the log is as it was
         msg = (
             f"{self.root}: other writers committed {_ATTEMPTS} times while this one tried; run it "
             "again when fewer write concurrently"
         )
         raise CommitConflictError(msg)
+
+    def _attempt(
+        self,
+        decide: Callable[[LogView], LogEntry | None],
+        view: LogView,
+        *,
+        is_fresh: bool,
+        sync: bool,
+    ) -> LogEntry | _Lost | _Ended:
+        """Try the next number once; return the entry that has it, or how else that ended."""
+        self.check_writers(view)
+        draft = self._draft(decide, view, is_fresh=is_fresh)
+        if not isinstance(draft, LogEntry):
+            return draft
+        entry = _numbered(draft, view)
+        # Its map outputs are the same bytes in each try.
+        check = decode_entry if draft.map_outputs is self._checked else check_entry
+        self._checked = draft.map_outputs
+        began = time.monotonic()
+        try:
+            self._put(entry, check, sync=sync)
+        except ObjectNotFoundError:
+            return _Ended.UNWRITTEN
+        except ObjectExistsError:
+            view = self._after_loss(view, entry, has_listed=is_fresh)
+            # The storage may have retried a put that had won.
+            if view.last is None or view.last.commit_id != entry.commit_id:
+                return _Lost(view, time.monotonic() - began)
+        if self._holds(entry):
+            return entry
+        self._storage.delete(entry_path(entry.version))
+        return _Ended.UNDONE
+
+    def _draft(
+        self, decide: Callable[[LogView], LogEntry | None], view: LogView, *, is_fresh: bool
+    ) -> LogEntry | _Ended:
+        """Return what is decided of the log, unless by what may no longer be true."""
+        try:
+            draft = self.read_at(view, decide)
+        except BackPressureTimeoutError:
+            raise
+        except ShuffleError as error:
+            # What was read may have been removed since by others, who went on.
+            is_certain = is_fresh and not isinstance(error, CorruptShuffleError)
+            if is_certain or self.view().newest == view.newest:
+                raise
+            return _Ended.STALE
+        if draft is None:
+            return _Ended.WITH_NOTHING if is_fresh else _Ended.STALE
+        return draft
 
     def _check_not_ended(self, view: LogView, job_id: str, after: int) -> None:
         end = self.end_of(view, job_id, after=after)
