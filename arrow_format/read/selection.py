@@ -66,14 +66,18 @@ class Selection:
             return ((first, end),)
         return adjacent_ranges(_within(wanted, first, end))
 
+    def can_match_in(self, within: range) -> NDArray[np.bool_]:
+        """Return of each of some adjacent subpartitions whether it is to be read."""
+        can_match = np.full(len(within), self.subpartitions is None)
+        if self.subpartitions is not None:
+            can_match[_within(self.subpartitions, within.start, within.stop) - within.start] = True
+        return can_match
+
     def weighed(self, weights: Int64Array, origin: int) -> Int64Array:
         """Return what is left of weights of subpartitions from one on, as far as that is known."""
         left: NDArray[np.floating[Any]] = weights * self.share
         if self.subpartitions is not None:
-            kept = _within(self.subpartitions, origin, origin + len(weights)) - origin
-            others = np.ones(len(left), np.bool_)
-            others[kept] = False
-            left[others] = 0
+            left *= self.can_match_in(range(origin, origin + len(weights)))
         rounded: Int64Array = np.ceil(left).astype(np.int64)
         return rounded
 

@@ -141,11 +141,11 @@ class VersionReader:
         if selection is None or selection.subpartitions is None:
             return group_adjacent(weights, most, asked, origin=origin)
         weights = selection.weighed_by_keys(weights, origin)
-        wanted = asked
-        if asked is not None:  # what lies between and weighs nothing parts no groups
-            others = np.setdiff1d(np.arange(origin, within.stop), selection.subpartitions)
-            wanted = np.union1d(asked, others).tolist()
-        groups = group_adjacent(weights, most, wanted, origin=origin)
+        if asked is not None:  # what lies between and has no row that can match parts no groups
+            together = ~selection.can_match_in(within)
+            together[np.array(asked) - origin] = True
+            asked = (origin + np.flatnonzero(together)).tolist()
+        groups = group_adjacent(weights, most, asked, origin=origin)
         return [group for group in groups if selection.ranges(*group)]
 
     def chunk_cache(self, groups: Sequence[tuple[int, int]]) -> ChunkCache | None:

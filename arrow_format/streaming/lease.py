@@ -98,41 +98,66 @@ def take_lease(
     it then.
     """
     registry = ConsumerRegistry(storage)
-    newest: ConsumerRecord | None = None
-    taken: ConsumerRecord | None = None
-    since, is_alive = 0.0, False
+    watch = _Watch(registry, name, seconds)
+    taken = poll_until(watch.take, timeout) or poll_until(watch.take_unless_seen_alive, seconds)
+    if taken is None:
+        raise watch.held_error()
+    return Lease(registry, name, taken, seconds)
 
-    def try_to_take() -> bool | None:
-        nonlocal newest, taken, since, is_alive
-        before, newest = newest, registry.newest(name)
-        if before is None or before.number != newest.number:
-            since = time.monotonic()
-            is_alive = is_alive or before is not None
-        is_held = _is_held(newest)
-        is_alive = is_alive or is_held is True
-        if is_held or (is_held is None and time.monotonic() - since < seconds):
+
+class _Watch:
+    """What a process that wants a name sees of the one that holds it."""
+
+    def __init__(self, registry: ConsumerRegistry, name: str, seconds: float) -> None:
+        self._registry = registry
+        self._name = name
+        self._seconds = seconds
+        self._newest: ConsumerRecord | None = None
+        self._since = 0.0
+        """When its newest record was first seen, by this process's clock."""
+        self._seen_alive = False
+
+    def take(self) -> ConsumerRecord | None:
+        """Take the name, and return the record of that; None where a process may hold it."""
+        record = self._look()
+        is_held = _is_held(record)
+        self._seen_alive |= is_held is True
+        if is_held or (is_held is None and time.monotonic() - self._since < self._seconds):
             return None
-        taken = newest.taken_by(this_process())
+        taken = record.taken_by(this_process())
         try:
-            registry.put(name, taken)
+            self._registry.put(self._name, taken)
         except ConsumerError:
-            taken, is_alive = None, True  # another process was faster
+            self._seen_alive = True  # another process was faster
             return None
         except BaseException:
             _released.add(taken.token)  # it may have been put
             raise
-        return True
+        return taken
 
-    if not poll_until(try_to_take, timeout) and not is_alive:
-        poll_until(lambda: try_to_take() or is_alive or None, seconds)
-    if taken is None:
-        holder = (newest and newest.holder) or "another process"
-        msg = (
-            f"{storage.root}: consumer {name!r} is held by {holder}. A consumer of one name runs "
-            "once at a time: stop the other, wait for it (requestTimeout), or take another name"
+    def take_unless_seen_alive(self) -> ConsumerRecord | None:
+        """As :meth:`take`; raises ConsumerError as soon as a holder has shown that it lives."""
+        taken = None if self._seen_alive else self.take()
+        if taken is None and self._seen_alive:
+            raise self.held_error()
+        return taken
+
+    def _look(self) -> ConsumerRecord:
+        before, newest = self._newest, self._registry.newest(self._name)
+        if before is None or before.number != newest.number:
+            self._since = time.monotonic()
+            self._seen_alive |= before is not None
+        self._newest = newest
+        return newest
+
+    def held_error(self) -> ConsumerError:
+        """Return the error that another process has the name."""
+        holder = (self._newest and self._newest.holder) or "another process"
+        return ConsumerError(
+            f"{self._registry.storage.root}: consumer {self._name!r} is held by {holder}. A "
+            "consumer of one name runs once at a time: stop the other, wait for it "
+            "(requestTimeout), or take another name"
         )
-        raise ConsumerError(msg)
-    return Lease(registry, name, taken, seconds)
 
 
 def shown_holder(record: ConsumerRecord) -> str | None:
