@@ -76,7 +76,7 @@ class Counts:
         self.chunks: dict[tuple[int, int], int] = {}
         """Bytes by file and offset."""
         self.of_opened: set[tuple[int, int]] = set()
-        """The same of all that would be read of the files opened."""
+        """Chunks that a read without a filter would read of the files that were opened."""
 
     def planned(
         self, reader: SortMergeSubpartitionReader
@@ -114,44 +114,46 @@ def explain(
     first, end = (outputs.of_files(f"{side}_subpartition") for side in ("first", "end"))
     asked_of = np.searchsorted(wanted, end) > np.searchsorted(wanted, first)
     version_of = np.array([file.output.position.version for file in files if file.output.position])
-    plan = ReadPlan(tuple(groups))
     left = wanted if selection is None else selection.among(wanted.tolist()) or ()
-    keys = statistics = ""
-    deciding: tuple[str, ...] = ()
-    if selection is not None:
-        deciding = selection.where.columns
-        keys = "the filter asks for keys"
-        if selection.of_keys is None:
-            keys = "the filter asks for no keys"
-        elif selection.subpartitions is None:
-            keys = "the filter asks for keys, but not all files are marked as placed"
-        statistics = f"statistics of {', '.join(deciding)}" if deciding else "the filter itself"
 
-    def of_files(values: NDArray[np.int64]) -> int:
-        return int(values[asked_of].sum())
+    def in_asked(of_file: str) -> int:
+        return int(outputs.of_files(of_file)[asked_of].sum())
 
-    steps = (
-        Kept("subpartitions", len(left), len(wanted), keys),
-        Kept(
-            "versions",
-            len(np.unique(version_of[counts.files])),
-            len(np.unique(version_of[asked_of])),
-            statistics and "those of the files",
-        ),
-        Kept("files", int(counts.files.sum()), int(asked_of.sum()), statistics),
-        Kept(
-            "regions",
-            len(counts.regions),
-            of_files(outputs.of_files("num_regions")),
-            statistics and "those of the chunks",
-        ),
-        Kept(
-            "chunks",
-            len(counts.chunks),
-            len(counts.of_opened),
-            statistics and f"{statistics}; of the files that were opened",
-        ),
-        Kept("bytes", sum(counts.chunks.values()), of_files(outputs.of_files("data_bytes")), ""),
+    def num_versions(is_in: NDArray[np.bool_]) -> int:
+        return len(np.unique(version_of[is_in]))
+
+    counted = {
+        "subpartitions": (len(left), len(wanted)),
+        "versions": (num_versions(counts.files), num_versions(asked_of)),
+        "files": (int(counts.files.sum()), int(asked_of.sum())),
+        "regions": (len(counts.regions), in_asked("num_regions")),
+        "chunks": (len(counts.chunks), len(counts.of_opened)),
+        "bytes": (sum(counts.chunks.values()), in_asked("data_bytes")),
+    }
+    why = {} if selection is None else _deciding(selection)
+    return ReadExplanation(
+        filter=None if selection is None else str(selection.where),
+        columns=tuple(columns),
+        deciding=() if selection is None else selection.where.columns,
+        num_columns=len(newest.data_schema),
+        steps=tuple(Kept(what, *kept, why.get(what, "")) for what, kept in counted.items()),
+        plan=ReadPlan(tuple(groups)),
     )
-    text = None if selection is None else str(selection.where)
-    return ReadExplanation(text, tuple(columns), deciding, len(newest.data_schema), steps, plan)
+
+
+def _deciding(selection: Selection) -> dict[str, str]:
+    """Return what decides which units of each kind a filter keeps."""
+    keys = "the filter asks for keys"
+    if selection.of_keys is None:
+        keys = "the filter asks for no keys"
+    elif selection.subpartitions is None:
+        keys = "the filter asks for keys, but not all files are marked as placed"
+    columns = ", ".join(selection.where.columns)
+    statistics = f"statistics of {columns}" if columns else "the filter itself"
+    return {
+        "subpartitions": keys,
+        "versions": "those of the files",
+        "files": statistics,
+        "regions": "those of the chunks",
+        "chunks": f"{statistics}; of the files that were opened",
+    }
