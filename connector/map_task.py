@@ -181,10 +181,10 @@ class ShuffleMapTask(ChecksOnArrival):
 
 
 class NumberedMapTask(ShuffleMapTask):
-    """Callable for ``mapInArrow`` on a DataFrame of task numbers, whose rows the tasks make.
+    """Callable for ``mapInArrow`` on a DataFrame of numbers, for each of which a task makes rows.
 
-    The first column of its input has numbers of map tasks, which alone decide what is written, in
-    whichever Spark task they arrive. It yields one map status per number.
+    The numbers, in the first column, alone decide what is written, in whichever Spark task they
+    arrive. It yields one map status per number.
 
     Parameters
     ----------

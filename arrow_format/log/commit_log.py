@@ -29,7 +29,7 @@ from arrow_format.errors import (
     ShuffleError,
     StorageError,
 )
-from arrow_format.log.delta import Delta, made
+from arrow_format.log.delta import Delta, decoded
 from arrow_format.log.entry import (
     BLANK,
     FENCE,
@@ -384,7 +384,7 @@ class CommitLog(LogReader):
         # A job of which nothing is left, and which the list of a removed segment has, is forgotten.
         listed = set(segments_in(self._storage.list(EXPIRED_DIRECTORY)))
         unlisted = next(segment for segment in count() if segment not in listed)
-        jobs, first = made(whole.delta.jobs), numbers_of(unlisted).start
+        jobs, first = decoded(whole.delta.jobs), numbers_of(unlisted).start
         is_left = pc.is_in(jobs.column("job_id"), whole.delta.added.table.column("job_id").unique())
         is_kept = pc.or_(is_left, pc.greater_equal(jobs.column("number"), first))
         delta = dataclasses.replace(whole.delta, jobs=jobs.filter(is_kept).combine_chunks())
@@ -394,7 +394,9 @@ class CommitLog(LogReader):
         same = (
             stored.delta.added.table.equals(whole.delta.added.table)
             and stored.state.applications == whole.state.applications
-            and np.array_equal(made(stored.delta.totals) or (), made(whole.delta.totals) or ())
+            and np.array_equal(
+                decoded(stored.delta.totals) or (), decoded(whole.delta.totals) or ()
+            )
         )
         if stored.commit_id != whole.commit_id or stored.span.after or not same:
             msg = f"{self.root}/{path}: differs from what was put; remove it and collect again"

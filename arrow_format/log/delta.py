@@ -48,8 +48,8 @@ class Delta:
     """How jobs ended, as :mod:`arrow_format.log.job_ends` has it."""
 
 
-def made(value: Lazy[T]) -> T:
-    """Return the value of a field of a delta, which may have to be decoded."""
+def decoded(value: Lazy[T]) -> T:
+    """Return the value of a field of a delta."""
     return value() if callable(value) else value
 
 
@@ -59,18 +59,18 @@ def compose(parts: Sequence[Delta]) -> Delta:
     kept = parts[first:]
     clears = bool(kept) and kept[0].clears
     added, removed = MapOutputs.composed(
-        [part.added for part in kept], [made(part.removed) for part in kept]
+        [part.added for part in kept], [decoded(part.removed) for part in kept]
     )
     released = max((part.released for part in kept), default=0)
     added = added.added_after(released)
     if clears:
         removed = NO_KEYS
-    totals = _sum([made(part.totals) for part in kept])
+    totals = _sum([decoded(part.totals) for part in kept])
     return Delta(added, removed, clears, released, totals, partial(_join_jobs, parts))
 
 
 def _join_jobs(parts: Sequence[Delta]) -> pa.Table:
-    return join_jobs([made(part.jobs) for part in parts])
+    return join_jobs([decoded(part.jobs) for part in parts])
 
 
 def _sum(totals: Sequence[Totals | None]) -> Totals | None:

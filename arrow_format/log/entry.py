@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from arrow_format.arrays.buffers import to_numpy
 from arrow_format.errors import CorruptShuffleError
 from arrow_format.format.batch_frame import decode_table, encode_table
-from arrow_format.log.delta import Delta, compose, made
+from arrow_format.log.delta import Delta, compose, decoded
 from arrow_format.log.framing import (
     MASKS,
     corrupt_if_malformed,
@@ -233,7 +233,7 @@ class LogEntry(Struct, frozen=True, omit_defaults=True, kw_only=True):
     @property
     def totals(self) -> Totals | None:
         """What it adds to the rows and bytes of each subpartition, int64; None for nothing."""
-        totals: Totals | None = made(self.content.totals)
+        totals: Totals | None = decoded(self.content.totals)
         return totals
 
     @property
@@ -278,7 +278,7 @@ def blank_of(entry: LogEntry) -> LogEntry:
 def end_of_job(entry: LogEntry, job_id: str) -> JobEnd | None:
     """Return how a job ended by an entry, or in the range of a checkpoint; None if it did not."""
     if entry.range is not None:
-        return end_in(made(entry.content.jobs), job_id)
+        return end_in(decoded(entry.content.jobs), job_id)
     is_fenced = job_id in entry.gives_up
     return JobEnd(entry.version, is_fenced) if is_fenced or entry.job_id == job_id else None
 
@@ -308,7 +308,7 @@ def with_range(
 def encode_entry(entry: LogEntry) -> bytes:
     """Encode an entry, or a checkpoint, as the bytes of its file."""
     content = entry.content
-    removed, totals, jobs = made(content.removed), made(content.totals), made(content.jobs)
+    removed, totals, jobs = decoded(content.removed), decoded(content.totals), decoded(content.jobs)
     sections = {}
     if len(content.added):
         sections["added"] = encode_outputs(content.added)
@@ -361,8 +361,8 @@ def check_sections(entry: LogEntry) -> None:
     """Decode all sections of an entry that was decoded; raises as :func:`decode_entry`."""
     outputs, totals = entry.map_outputs, entry.totals
     len(outputs)
-    made(entry.content.removed)
-    made(entry.content.jobs)
+    decoded(entry.content.removed)
+    decoded(entry.content.jobs)
     if entry.range is not None or entry.operation not in _OF_ONE_JOB:
         return
     n = entry.num_subpartitions

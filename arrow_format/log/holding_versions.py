@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrow_format.arrays.buffers import text_array
-from arrow_format.log.delta import Delta, compose, made
+from arrow_format.log.delta import Delta, compose, decoded
 from arrow_format.log.names import checkpoints_after
 from arrow_format.log.version_names import first_version
 from arrow_format.storage.open import ObjectNotFoundError
@@ -64,7 +64,7 @@ def ranges_after(
     while last.version < view.newest:
         piece = _quiet_checkpoint(log, view, last, held.added) or log.record(last.version + 1)
         delta = piece.delta
-        if len(held.added.among(made(delta.removed))):
+        if len(held.added.among(decoded(delta.removed))):
             keys = pa.concat_arrays([keys, delta.added.keys])
         held = Delta(compose([held, delta]).added.among(keys))
         if begin is None and len(held.added):
@@ -90,7 +90,7 @@ def _quiet_checkpoint(
         with contextlib.suppress(ObjectNotFoundError):  # its writers died
             piece = log.checkpoint(end)
             span = piece.span
-            kept = held.without(made(piece.delta.removed)).added_after(span.released)
+            kept = held.without(decoded(piece.delta.removed)).added_after(span.released)
             is_as_before = len(kept) == len(held) and not (span.clears and len(held))
             if (span.after, span.parent) == (after, last.commit_id) and is_as_before:
                 return piece

@@ -99,8 +99,8 @@ class MapOutputs(Sequence[MapOutput]):
         # Those of the parts are not kept: together they take as much memory as the whole.
         made = [part._make() if part._table is None else part._table for part in parts]
         left, gone = _left(made, removed)
-        # Many small tables are checked together far faster; but together they may break a rule
-        # that each of them keeps. What is not left of them is not used.
+        # Small tables are checked as one, which is far faster. If that fails, each is: a rule may
+        # hold for each and not for all. What is not left of them is not used.
         small = [rest for table, rest in zip(made, left, strict=True) if len(table) < _MANY]
         are_sound = not any(problems(_together(small)))
         for part, table in zip(parts, made, strict=True):

@@ -22,7 +22,7 @@ from arrow_format.errors import (
     ShuffleError,
     ShuffleNotFoundError,
 )
-from arrow_format.log.delta import compose, made
+from arrow_format.log.delta import compose, decoded
 from arrow_format.log.entry import (
     BLANK,
     ERASE,
@@ -541,7 +541,7 @@ class LogReader:
 
     def ended_jobs(self, view: LogView) -> pa.Table:
         """Return how each job ended that ended in the segments that are kept."""
-        return join_jobs([made(piece.delta.jobs) for piece in self.pieces(view, view.newest)])
+        return join_jobs([decoded(piece.delta.jobs) for piece in self.pieces(view, view.newest)])
 
     def jobs_in_removed(self, view: LogView) -> pa.Table:
         """Return how each job ended that ended in a segment that was removed: reads all lists."""

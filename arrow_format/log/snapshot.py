@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from arrow_format.errors import CorruptShuffleError
-from arrow_format.log.delta import Delta, made
+from arrow_format.log.delta import Delta, decoded
 from arrow_format.log.totals import sum_totals
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Snapshot:
         Raises CorruptShuffleError where these are of other numbers of subpartitions.
         """
         len(whole.added)  # so that what is damaged is refused when it is opened
-        totals, n = made(whole.totals), entry.num_subpartitions
+        totals, n = decoded(whole.totals), entry.num_subpartitions
         if totals is not None and len(totals[0]) % n:
             msg = f"version {entry.version} has {n} subpartitions, and totals of {len(totals[0])}"
             raise CorruptShuffleError(msg)

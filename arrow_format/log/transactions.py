@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from arrow_format.errors import CommitConflictError, CorruptShuffleError
-from arrow_format.log.delta import made
+from arrow_format.log.delta import decoded
 from arrow_format.log.entry import BLANK
 from arrow_format.log.job_ends import end_of_transaction
 from arrow_format.log.names import expired_path, segment_of
@@ -113,7 +113,7 @@ def _at(
 def _all_ends(log: LogReader, view: LogView) -> Iterator[pa.Table]:
     """Yield how all jobs ended, the latest first."""
     for piece in reversed(log.pieces(view, view.newest)):
-        yield made(piece.delta.jobs)
+        yield decoded(piece.delta.jobs)
     # A base forgets jobs that the list of a removed segment has.
     for segment in reversed(range(segment_of(view.state.base))):
         removed = log.removed(segment)

@@ -12,7 +12,7 @@ from arrow_format import (
 )
 from arrow_format.format.regions import RegionKind
 from arrow_format.log.commit_log import CommitLog
-from arrow_format.log.delta import made
+from arrow_format.log.delta import decoded
 from arrow_format.log.outputs import key_of
 from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.open import PosixStorage
@@ -93,7 +93,7 @@ def test_the_entry_names_everything(path):
     entry = open_shuffle(path).snapshot.newest
     assert entry.operation == "merge"
     inputs = open_shuffle(path, 2).map_outputs
-    assert sorted(made(entry.content.removed).to_pylist()) == sorted(map(key_of, inputs))
+    assert sorted(decoded(entry.content.removed).to_pylist()) == sorted(map(key_of, inputs))
     assert entry.shuffle_id == first.shuffle_id
     assert entry.partitioner == first.partitioner
     (output,) = entry.map_outputs

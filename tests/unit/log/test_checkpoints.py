@@ -18,7 +18,7 @@ from arrow_format.errors import CorruptShuffleError, FormatVersionError, Shuffle
 from arrow_format.format.batch_frame import encode_table
 from arrow_format.log import commit_log
 from arrow_format.log.commit_log import CommitLog
-from arrow_format.log.delta import Delta, made
+from arrow_format.log.delta import Delta, decoded
 from arrow_format.log.entry import (
     LogEntry,
     Range,
@@ -256,8 +256,8 @@ def test_a_job_takes_few_bytes(tmp_path):
     sizes = []
     for count in (50, 150):
         whole = join(commits[:count], {})
-        data = encode_entry(with_range(whole, Delta(jobs=made(whole.delta.jobs))))
-        assert made(decode_entry(data).delta.jobs) == made(whole.delta.jobs)
+        data = encode_entry(with_range(whole, Delta(jobs=decoded(whole.delta.jobs))))
+        assert decoded(decode_entry(data).delta.jobs) == decoded(whole.delta.jobs)
         sizes.append(len(data))
     assert 16 * 100 < sizes[1] - sizes[0] < 30 * 100
 
@@ -341,7 +341,7 @@ def jobs(**changes):
 def test_a_checkpoint_of_another_form_is_refused(changes, sections):
     data = encode_entry(PIECE)
     found = decode_entry(forged_frame(data, {}, {"jobs": jobs()}))
-    ends = made(found.delta.jobs)
+    ends = decoded(found.delta.jobs)
     assert (found.span.after, end_in(ends, "j").version, end_in(ends, "k")) == (4, 6, None)
     with pytest.raises(CorruptShuffleError, match="log entry is not of this format"):
         check_sections(decode_entry(forged_frame(data, changes, sections)))
@@ -367,7 +367,7 @@ def test_what_is_joined_comes_back_with_the_last_entry(tmp_path):
     assert structs.replace(alone, state=second.state) == second
     assert whole.state == structs.replace(second.state, jobs={})
     assert list(whole.delta.added) == [*first.map_outputs, *second.map_outputs]
-    assert made(whole.delta.jobs).to_pylist() == [
+    assert decoded(whole.delta.jobs).to_pylist() == [
         *jobs_of(first).to_pylist(),
         *jobs_of(second).to_pylist(),
     ]
@@ -478,7 +478,7 @@ def test_a_base_that_is_another_than_was_put_removes_nothing(path):
         def put_if_absent(self, path, data, *, sync):
             if path.endswith(".range"):
                 entry = decode_entry(data)
-                totals = [total + 1 for total in made(entry.content.totals)]
+                totals = [total + 1 for total in decoded(entry.content.totals)]
                 data = encode_entry(
                     structs.replace(entry, content=replace(entry.content, totals=totals))
                 )
