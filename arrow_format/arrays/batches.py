@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from arrow_format.model import Int32Array, Int64Array
 
+_Numbers = TypeVar("_Numbers", "Int32Array", "Int64Array")
 
 BATCH_ROWS = 10_000
 """Rows that a batch has at least where it leaves a task: handing one to Spark costs 14 us whatever
@@ -157,6 +158,39 @@ def rebatched(
             held_rows = held_bytes = held_items = num_sized = 0
     if held:
         yield from _cut(held, max_bytes)
+
+
+def in_parts(
+    rows: Iterable[tuple[pa.RecordBatch, _Numbers]], min_bytes: int, *, row_bytes: int = 0
+) -> Iterator[tuple[pa.RecordBatch, _Numbers]]:
+    """Join rows, each of which comes with a number, to parts of about so many bytes or more.
+
+    The last may have fewer. Each row counts as ``row_bytes`` more, and each item of a list as one,
+    since it may take no byte.
+    """
+    batches: list[pa.RecordBatch] = []
+    numbers: list[_Numbers] = []
+    num_bytes = 0
+    for batch, of_batch in rows:
+        batches.append(batch)
+        numbers.append(of_batch)
+        num_bytes += batch.nbytes + most_items(batch) + row_bytes * batch.num_rows
+        del batch, of_batch  # nothing but the joined rows is in memory while they are written
+        if num_bytes >= min_bytes:
+            yield _one_part(batches, numbers)
+            num_bytes = 0
+    if batches:
+        yield _one_part(batches, numbers)
+
+
+def _one_part(
+    batches: list[pa.RecordBatch], numbers: list[_Numbers]
+) -> tuple[pa.RecordBatch, _Numbers]:
+    """Return rows as one batch, and empty the lists."""
+    whole = joined(batches), np.concatenate(numbers)
+    batches.clear()
+    numbers.clear()
+    return whole
 
 
 def in_batches_of(batches: Iterable[pa.RecordBatch], num_rows: int) -> Iterator[pa.RecordBatch]:

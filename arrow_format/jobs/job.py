@@ -335,7 +335,9 @@ def _where_the_directory_is_seen(job: ShuffleJob) -> Iterator[None]:
     """Say of a host that does not see the directory of a job that this is what is wrong."""
     try:
         yield
-    except ObjectNotFoundError as error:
+    except StorageError as error:
+        if not isinstance(error.__cause__, ObjectNotFoundError):
+            raise
         # An object store has no directories, and every host sees the same.
         root = job.storage.root
         if not job.has_directory or "://" in root or job.storage.stat(job.directory) is not None:

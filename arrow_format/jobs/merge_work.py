@@ -23,6 +23,7 @@ from arrow_format.model import MapOutput, MapStatus
 from arrow_format.options import WriteOptions
 from arrow_format.read.index_cache import IndexCache
 from arrow_format.storage.local_dirs import ReadRoots, WriteRoots, first_root
+from arrow_format.write.checked_file import read_back
 from arrow_format.write.clustering import region_chunk_bytes
 from arrow_format.write.merge_check import (
     MAX_COMPARED_BYTES,
@@ -34,7 +35,7 @@ from arrow_format.write.merge_check import (
     rows_at_ends,
 )
 from arrow_format.write.merger import ignore, merge_files
-from arrow_format.write.region_file import read_back, write_region_file
+from arrow_format.write.region_file import check_whole, write_region_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -185,14 +186,12 @@ class SubpartitionMerge:
             options=replace(job.options, codec=self.codec),
             num_bytes=piece.num_bytes,
             raw_bytes=self._raw_bytes(piece),
+            placed=self._is_placed,
         )
         on_bytes(piece.num_bytes)
-        if written is None:
-            nought = np.zeros(shuffle.num_subpartitions, np.int64)
-            return MapStatus(MapOutput(job.job_id, number, attempt, ()), nought, nought)
         self._compare(piece, [written])
-        file = replace(written.file, placed=self._is_placed)
-        return MapStatus(MapOutput(job.job_id, number, attempt, (file,)), *written.totals)
+        files = (written.file,) if written.regions else ()  # the commit removes an empty file
+        return MapStatus(MapOutput(job.job_id, number, attempt, files), *written.totals)
 
     def _raw_bytes(self, piece: Piece) -> int:
         return piece.num_bytes * self.shuffle.snapshot.raw_bytes // max(self.shuffle.num_bytes, 1)
@@ -233,7 +232,7 @@ class SubpartitionMerge:
         )
         roots = ReadRoots(job.storage)
         written = [
-            read_back(roots.storage_of(file, job.job_id), file, shuffle.schema)
+            read_back(roots.storage_of(file, job.job_id), file, check_whole)
             for file in status.output.files
         ]
         self._compare(piece, written)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import posixpath
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from arrow_format.errors import (
     CorruptShuffleError,
@@ -37,12 +37,17 @@ from arrow_format.storage.root_owner import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from arrow_format.model import PartitionedFile
 
 
 ROOT_LIST_NAME = "local-roots.json"
+
+INDEX_RESERVE_BYTES = 4 << 20
+"""Free space that a directory must have besides the data of a file, for its index."""
+
+_Written = TypeVar("_Written")
 
 
 def put_root_list(
@@ -254,18 +259,36 @@ class WriteRoots:
         """Return how many roots are left."""
         return len(self._waiting)
 
+    @property
+    def num_failed(self) -> int:
+        """Roots that could not be used, or were left out."""
+        return self._count - len(self._waiting)
+
     def storage(self, root: str) -> Storage:
         """Return the storage of a root, also of one that failed."""
         return self._storages[root]
 
     def choose(self, num_bytes: int) -> str:
-        """Return the root for the next file: one with enough free space, if any."""
+        """Return the root for the next file, of so many bytes of data: one with space, if any."""
         chosen = next(
             (root for root in self._waiting if self._has_space(root, num_bytes)), self._waiting[0]
         )
         self._waiting.remove(chosen)
         self._waiting.append(chosen)
         return chosen
+
+    def first_to_take(self, num_bytes: int, write: Callable[[str], _Written]) -> _Written:
+        """Return what ``write`` makes of so many bytes in the first root that takes them.
+
+        It is called with each root in turn until it raises no StorageError. Such a root is not used
+        again, and the last one raises.
+        """
+        while True:
+            root = self.choose(num_bytes)
+            try:
+                return write(root)
+            except StorageError as error:
+                self.leave_out(root, error)
 
     def should_leave(self, root: str, num_bytes: int) -> bool:
         """Whether ``num_bytes`` more do not fit into a root, but would into another."""
@@ -282,7 +305,7 @@ class WriteRoots:
             free = self._storages[root].free_bytes()
         except ShuffleError:
             return False
-        return free is None or free >= num_bytes
+        return free is None or free >= num_bytes + INDEX_RESERVE_BYTES
 
     def leave_out(self, root: str, error: ShuffleError) -> None:
         """Write no more files to a root that failed with ``error``, which the last root raises."""

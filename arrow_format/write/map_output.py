@@ -7,7 +7,6 @@ Source: FLIP-148, ``PartitionedFileWriter`` as ``SortMergeResultPartition`` driv
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -23,10 +22,9 @@ from arrow_format.read.chunk_reader import ChunkReader
 from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.read.whole_file import check_file
 from arrow_format.storage.local_dirs import WriteRoots, first_root
-from arrow_format.storage.open import ObjectNotFoundError
 from arrow_format.write.merge_policy import MergePolicy
 from arrow_format.write.merger import merge_files
-from arrow_format.write.partitioned_file import INDEX_RESERVE_BYTES, PartitionedFileWriter
+from arrow_format.write.partitioned_file import PartitionedFileWriter, remove_file
 from arrow_format.write.region_copier import RegionCopier
 
 if TYPE_CHECKING:
@@ -80,7 +78,6 @@ class MapOutputWriter:
         self._totals = (np.zeros(n, np.int64), np.zeros(n, np.int64))
         self._counters = counters
         self._in_order = in_order
-        counters.failed_directories += sum(root is None for root in local_roots)
 
     def write_region(self, kind: RegionKind, region: SortedRegion) -> None:
         """Append a region to the current file, or to one in another directory when this one fails.
@@ -88,11 +85,13 @@ class MapOutputWriter:
         Raises StorageError or OutOfDiskError when no directory took it; the map output is then of
         no use any more.
         """
-        num_bytes = region.batch.nbytes + INDEX_RESERVE_BYTES
+        num_bytes = region.batch.nbytes
         if self._writer is not None and self._roots.should_leave(self._root, num_bytes):
             self._finish_file()
         while True:
-            writer = self._writer or self._open_file(num_bytes)
+            if self._writer is None:
+                self._writer = self._roots.first_to_take(num_bytes, self._open)
+            writer = self._writer
             try:
                 self._append(writer, kind, region)
             except StorageError as error:
@@ -116,22 +115,11 @@ class MapOutputWriter:
             self._counters.write_ns += written
             self._counters.encode_ns -= written
 
-    def _open_file(self, num_bytes: int) -> PartitionedFileWriter:
-        """Begin a file in the next directory that takes one."""
-        while True:
-            self._root = self._roots.choose(num_bytes)
-            try:
-                self._writer = PartitionedFileWriter(
-                    self._roots.storage(self._root),
-                    self._new_path(self._root),
-                    self._metadata,
-                    self._options,
-                    self._in_order,
-                )
-            except (StorageError, ObjectNotFoundError) as error:
-                self._give_up_directory(error)
-            else:
-                return self._writer
+    def _open(self, root: str) -> PartitionedFileWriter:
+        """Begin a file in a root, which becomes the current one."""
+        self._root = root
+        storage, path = self._roots.storage(root), self._new_path(root)
+        return PartitionedFileWriter(storage, path, self._metadata, self._options, self._in_order)
 
     def _new_path(self, root: str) -> str:
         # No number twice, not even in two roots: a file that a broken disk does not let us delete
@@ -140,17 +128,12 @@ class MapOutputWriter:
         self._num_begun += 1
         return name if root else f"{self._directory}/{name}"
 
-    def _give_up_directory(self, error: StorageError | ObjectNotFoundError) -> None:
-        """Write no further file to the current directory; raises when it was the last."""
-        self._counters.failed_directories += 1
-        self._roots.leave_out(self._root, error)
-
     def _leave_directory(self, error: StorageError) -> None:
         """Give the current directory up, and keep the whole regions of the current file.
 
         Raises ``error`` when no other directory is left, or the written regions cannot be kept.
         """
-        self._give_up_directory(error)
+        self._roots.leave_out(self._root, error)
         writer = self._writer
         if writer is None:
             return
@@ -170,23 +153,24 @@ class MapOutputWriter:
         Raises StorageError when no other directory takes the copy, ``error`` when the regions
         cannot be read back.
         """
-        with self._counters.time("write"):
+
+        def copy(root: str) -> PartitionedFileWriter:
+            target = self._open(root)
             try:
-                while True:
-                    target = self._open_file(source.num_bytes + INDEX_RESERVE_BYTES)
-                    try:
-                        move_regions(source.unfinished(), target, self._options)
-                    except StorageError as target_error:
-                        target.release()
-                        self._give_up_directory(target_error)
-                    except CorruptShuffleError as damage:
-                        note = f"and the regions written before could not be kept: {damage}"
-                        error.add_note(note)
-                        raise error from damage
-                    else:
-                        return
-            finally:
-                source.release()
+                move_regions(source.unfinished(), target, self._options)
+            except BaseException:
+                target.release()
+                raise
+            return target
+
+        try:
+            with self._counters.time("write"):
+                self._writer = self._roots.first_to_take(source.num_bytes, copy)
+        except CorruptShuffleError as damage:
+            error.add_note(f"and the regions written before could not be kept: {damage}")
+            raise error from damage
+        finally:
+            source.release()
 
     def _finish_file(self) -> None:
         """Finish the current file, in another directory where this one does not take its end."""
@@ -194,7 +178,7 @@ class MapOutputWriter:
             try:
                 self._finish(self._writer)
             except StorageError as error:
-                self._give_up_directory(error)
+                self._roots.leave_out(self._root, error)
                 self._move(self._writer, error)
 
     def _finish(self, writer: PartitionedFileWriter) -> None:
@@ -214,8 +198,9 @@ class MapOutputWriter:
         Raises CorruptShuffleError when regions were to be joined and cannot be read back.
         """
         self._finish_file()
-        self._rewrite()
         counters = self._counters
+        counters.failed_directories = self._roots.num_failed
+        self._rewrite()
         counters.num_rows = sum(file.num_rows for file in self._files)
         counters.raw_bytes = sum(file.raw_bytes for file in self._files)
         counters.stored_bytes = sum(file.data_bytes for file in self._files)
@@ -279,11 +264,7 @@ class MapOutputWriter:
 
     def _delete(self, files: Iterable[PartitionedFile]) -> None:
         for file in files:
-            storage = self._roots.storage(file.root)
-            for path in (file.index_path, file.data_path):
-                # What cannot be deleted now is removed by the commit or abort, or later by gc.
-                with contextlib.suppress(StorageError):
-                    storage.delete(path)
+            remove_file(self._roots.storage(file.root), file)
 
 
 def move_regions(

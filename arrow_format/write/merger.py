@@ -8,23 +8,21 @@ Source: FLIP-148, ``PartitionedFileMerger``.
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
 from arrow_format.arrays.schema_evolution import (
     can_read_as,
     shared_columns,
 )
-from arrow_format.errors import OptionError, SchemaError, StorageError
+from arrow_format.errors import OptionError, SchemaError
 from arrow_format.format.regions import RegionKind
-from arrow_format.read.partitioned_file import PartitionedFileReader
-from arrow_format.storage.open import ObjectNotFoundError
+from arrow_format.write.checked_file import write_checked
 from arrow_format.write.merge_check import check_merged
 from arrow_format.write.merge_policy import MAX_FAN_IN
-from arrow_format.write.partitioned_file import INDEX_RESERVE_BYTES, PartitionedFileWriter
 from arrow_format.write.region_copier import RegionCopier
 from arrow_format.write.region_joiner import RegionJoiner, sized_regions
 from arrow_format.write.rewrite_plan import plan_fan_in, plan_runs
@@ -34,8 +32,10 @@ if TYPE_CHECKING:
 
     from arrow_format.model import Int64Array, PartitionedFile, PartitionedFileMetadata
     from arrow_format.options import WriteOptions
+    from arrow_format.read.partitioned_file import PartitionedFileReader
     from arrow_format.storage.local_dirs import WriteRoots
     from arrow_format.storage.open import Storage
+    from arrow_format.write.partitioned_file import PartitionedFileWriter
 
 
 def ignore(num_bytes: int) -> None:
@@ -67,28 +67,23 @@ def merge_files(
     """Merge files into one, in the first directory that takes it.
 
     The arguments are those of :class:`PartitionedFileMerger`, but for ``path_in``, which returns
-    the path of the output in a root. A root that fails is not used again:
-    StorageError or OutOfDiskError are raised only when no root took the file.
+    the path of the output in a root. StorageError or OutOfDiskError are raised only when no root
+    took the file.
     """
-    num_bytes = sum(index.file.data_bytes for index in inputs) + INDEX_RESERVE_BYTES
-    while True:
-        root = roots.choose(num_bytes)
+
+    def merge(root: str) -> PartitionedFile:
         merger = PartitionedFileMerger(
             roots.storage(root), path_in(root), metadata, options, on_bytes=on_bytes
         )
-        try:
-            merged = (
-                merger.rewrite(inputs, max_fan_in=max_fan_in) if rewrite else merger.append(inputs)
-            )
-        except StorageError as error:
-            roots.leave_out(root, error)
-            continue
-        _, added = merged.totals
-        for index in inputs:
-            added -= index.totals[1]
-        num_regions = sum(len(index.regions) for index in inputs)
-        file = replace(merged.file, root=root, placed=all(index.file.placed for index in inputs))
-        return MergedFile(file, num_regions, added)
+        merged = merger.rewrite(inputs, max_fan_in=max_fan_in) if rewrite else merger.append(inputs)
+        _, added[:] = merged.totals
+        return replace(merged.file, root=root, placed=all(index.file.placed for index in inputs))
+
+    added = np.zeros(metadata.num_subpartitions, np.int64)
+    file = roots.first_to_take(sum(index.file.data_bytes for index in inputs), merge)
+    for index in inputs:
+        added -= index.totals[1]
+    return MergedFile(file, sum(len(index.regions) for index in inputs), added)
 
 
 class PartitionedFileMerger:
@@ -213,35 +208,25 @@ class PartitionedFileMerger:
         is_plain = all(index.codec == "none" for index in inputs)
         options = replace(self._options, codec="none" if is_plain else "zstd")
         metadata = replace(self._metadata, statistics=_statistics_of_any(inputs, self._metadata))
-        try:
-            with self._open(metadata, options) as writer:
-                write(writer)
-                file = writer.finish()
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            msg = (
-                f"{self._storage.root}: rows of its files cannot be joined: {error}. Nothing was "
-                "merged; rewrite='never' merges the files without joining rows"
-            )
-            raise SchemaError(msg) from error
-        try:
-            merged = PartitionedFileReader(self._storage, file)
-            check_merged(merged, inputs)
-        except BaseException:
-            # No log entry names a file that stays here; the first error is the one to raise.
-            with contextlib.suppress(StorageError):
-                self._storage.delete(file.index_path)
-                self._storage.delete(file.data_path)
-            raise
-        return merged
 
-    def _open(
-        self, metadata: PartitionedFileMetadata, options: WriteOptions
-    ) -> PartitionedFileWriter:
-        try:
-            return PartitionedFileWriter(self._storage, self._path, metadata, options)
-        except ObjectNotFoundError as error:
-            # The directory of the output is gone. A missing input would be damage instead.
-            raise StorageError(str(error)) from error
+        def write_rows(writer: PartitionedFileWriter) -> None:
+            try:
+                write(writer)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                msg = (
+                    f"{self._storage.root}: rows of its files cannot be joined: {error}. Nothing "
+                    "was merged; rewrite='never' merges the files without joining rows"
+                )
+                raise SchemaError(msg) from error
+
+        return write_checked(
+            self._storage,
+            self._path,
+            metadata,
+            options,
+            write=write_rows,
+            check=lambda merged: check_merged(merged, inputs),
+        )
 
     def _check_inputs(self, inputs: Sequence[PartitionedFileReader]) -> None:
         ours = self._metadata

@@ -26,6 +26,7 @@ from arrow_format.keys.column_statistics import combined, statistics_of_rows, wi
 from arrow_format.model import FILE_STATISTICS, PartitionedFile, PartitionedFileMetadata
 from arrow_format.options import MAX_CHUNK_BYTES, MAX_CHUNK_ROWS, WriteOptions
 from arrow_format.read.partitioned_file import UnfinishedFile, broadcast_rows
+from arrow_format.storage.open import ObjectNotFoundError
 from arrow_format.write.chunk_writer import GatheringSink, closing_bytes, open_chunk_writer
 from arrow_format.write.clustering import (
     Clustering,
@@ -43,10 +44,7 @@ if TYPE_CHECKING:
     from arrow_format.format.chunk_codec import EncodedChunk
     from arrow_format.format.regions import Region
     from arrow_format.model import Int64Array
-    from arrow_format.storage.open import Storage
-
-INDEX_RESERVE_BYTES = 4 << 20
-"""Free space that a directory must have besides the data of a file, for its index."""
+    from arrow_format.storage.open import ObjectWriter, Storage
 
 ENCODED_BYTES = 2 << 20
 """Raw bytes of the chunks that are encoded by one call: of one chunk at least."""
@@ -96,6 +94,8 @@ class PartitionedFileWriter:
     ------
     ObjectExistsError
         A data file of that name already exists; it is not touched.
+    StorageError
+        The storage takes no file, or the directory is gone.
     """
 
     def __init__(
@@ -124,13 +124,20 @@ class PartitionedFileWriter:
         # Where the last whole region ends: position and frame CRC-32 of the sink, raw bytes.
         self._whole = (0, 0)
         self._whole_raw_bytes = 0
-        self._object = storage.open_writer(self._file.data_path, sync=options.sync)
+        self._object = self._open(self._file.data_path)
         self._sink = GatheringSink(self._object)
         try:
             self._chunks = open_chunk_writer(self._sink, metadata.data_schema, options)
         except BaseException:
             self._object.abort()
             raise
+
+    def _open(self, path: str) -> ObjectWriter:
+        try:
+            return self._storage.open_writer(path, sync=self._options.sync)
+        except ObjectNotFoundError as error:
+            # The directory of the file is gone. A missing input would be damage instead.
+            raise StorageError(str(error)) from error
 
     @property
     def num_regions(self) -> int:
@@ -329,7 +336,7 @@ class PartitionedFileWriter:
             frame_crc32=self._sink.frame_crc32,
         )
         index = encode_index(metadata, self._regions, statistics)
-        writer = self._storage.open_writer(self._file.index_path, sync=self._options.sync)
+        writer = self._open(self._file.index_path)
         self._index_begun = True  # a file of that name is now ours to remove
         try:
             writer.writev([index])
@@ -388,6 +395,17 @@ class PartitionedFileWriter:
 
     def __exit__(self, *error: object) -> None:
         self.release()
+
+
+def remove_file(storage: Storage, file: PartitionedFile) -> None:
+    """Remove a file that no log entry names, as far as possible.
+
+    What a broken storage refuses to delete is removed by the commit or abort of its job, or later
+    by garbage collection.
+    """
+    for path in (file.index_path, file.data_path):
+        with contextlib.suppress(StorageError):
+            storage.delete(path)
 
 
 def file_statistics(chunks: Mapping[str, ColumnStatistics], schema: pa.Schema) -> pa.StructArray:

@@ -6,14 +6,15 @@ together. So rows stay in order, and a few that go cost their own chunks.
 
 from __future__ import annotations
 
-from itertools import groupby, islice
+from functools import partial
+from itertools import groupby, islice, starmap
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from arrow_format.arrays.row_sizes import most_items
+from arrow_format.arrays.batches import in_parts
 from arrow_format.arrays.schema_evolution import has_same_columns
-from arrow_format.arrays.selection import joined, take_runs
+from arrow_format.arrays.selection import take_runs
 from arrow_format.format.chunk_codec import ChunkDecoder
 from arrow_format.format.evolved_chunks import ChunkDecoders
 from arrow_format.format.totals import arrow_bytes
@@ -41,6 +42,10 @@ if TYPE_CHECKING:
 PART_BYTES = 8 << 20
 """Rows that are encoded together, at most a quarter of a region's memory: more than a chunk, so
 that chunks do not become small."""
+
+
+ROW_BYTES = 8
+"""Bytes per row of these besides its own: its position."""
 
 
 class RegionCopier:
@@ -135,37 +140,24 @@ class RegionCopier:
         self, region: Region, fetched: Iterable[tuple[ChunkRead, pa.Buffer]]
     ) -> Iterator[Part]:
         """Yield the rows that stay of adjacent chunks, by row."""
-        batches: list[pa.RecordBatch] = []
-        rows: list[Int64Array] = []
-        num_bytes = 0
-        for chunk, stored in fetched:
-            batch = self.chunks.decode(chunk, stored)
-            left = self.chunks.rows_left(chunk)
-            left = np.arange(batch.num_rows) if left is None else left
-            if self._loses(chunk):
-                left = self._keep(chunk, batch, left)
-            if not len(left):
-                continue
-            if len(left) < batch.num_rows:
-                batch = take_runs(batch, left)
-            batches.append(batch)
-            rows.append(left + region.chunk_rows(chunk.chunk)[0])
-            num_bytes += batch.nbytes + most_items(batch) + left.nbytes
-            del batch, left
-            if num_bytes >= self._part_bytes:
-                yield _joined(region, batches, rows)
-                num_bytes = 0
-        if batches:
-            yield _joined(region, batches, rows)
+        left = filter(None, starmap(partial(self._left, region), fetched))
+        for batch, rows in in_parts(left, self._part_bytes, row_bytes=ROW_BYTES):
+            yield batch, _clustering(region, int(rows[0]), int(rows[-1]) + 1, rows)
 
-
-def _joined(region: Region, batches: list[pa.RecordBatch], rows: list[Int64Array]) -> Part:
-    """Join rows of a region, given with their positions, and empty their lists."""
-    left = np.concatenate(rows)
-    batch = joined(batches)
-    batches.clear()
-    rows.clear()
-    return batch, _clustering(region, int(left[0]), int(left[-1]) + 1, left)
+    def _left(
+        self, region: Region, chunk: ChunkRead, stored: pa.Buffer
+    ) -> tuple[pa.RecordBatch, Int64Array] | None:
+        """Return the rows that stay of a chunk, and which of the region they are; None without."""
+        batch = self.chunks.decode(chunk, stored)
+        left = self.chunks.rows_left(chunk)
+        left = np.arange(batch.num_rows) if left is None else left
+        if self._loses(chunk):
+            left = self._keep(chunk, batch, left)
+        if not len(left):
+            return None
+        if len(left) < batch.num_rows:
+            batch = take_runs(batch, left)
+        return batch, left + region.chunk_rows(chunk.chunk)[0]
 
 
 def _clustering(

@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from arrow_format.arrays.batches import Rows
-from arrow_format.arrays.row_sizes import most_items
-from arrow_format.arrays.selection import joined
-from arrow_format.errors import StorageError
+from arrow_format.arrays.batches import in_parts
 from arrow_format.format.chunk_codec import ChunkDecoder
 from arrow_format.format.regions import RegionKind
 from arrow_format.read.chunk_reader import ChunkReader
-from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.read.whole_file import check_file
-from arrow_format.storage.open import ObjectNotFoundError
+from arrow_format.write.checked_file import write_checked
 from arrow_format.write.clustering import SPLIT_CHUNK_BYTES, Clustering, cluster
-from arrow_format.write.partitioned_file import INDEX_RESERVE_BYTES, PartitionedFileWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    import pyarrow as pa
-
-    from arrow_format.model import PartitionedFile, PartitionedFileMetadata
+    from arrow_format.arrays.batches import Rows
+    from arrow_format.model import PartitionedFileMetadata
     from arrow_format.options import WriteOptions
+    from arrow_format.read.partitioned_file import PartitionedFileReader
     from arrow_format.storage.local_dirs import WriteRoots
-    from arrow_format.storage.open import Storage
-    from arrow_format.write.partitioned_file import Part
+    from arrow_format.write.partitioned_file import Part, PartitionedFileWriter
 
 
 def write_region_file(
@@ -44,8 +36,9 @@ def write_region_file(
     options: WriteOptions,
     num_bytes: int,
     raw_bytes: int,
-) -> PartitionedFileReader | None:
-    """Write a file of one region, in the first directory that takes it; None without rows.
+    placed: bool,
+) -> PartitionedFileReader:
+    """Write a file of one region, in the first directory that takes it; of none without rows.
 
     Returns its index once it was read back whole.
 
@@ -64,6 +57,8 @@ def write_region_file(
         What its index records besides the region; codec, chunk size, level, sync.
     num_bytes, raw_bytes
         About the bytes of the file, and of its rows in Arrow.
+    placed
+        Whether each row is known to be where the partitioner places it.
 
     Raises
     ------
@@ -72,89 +67,39 @@ def write_region_file(
     StorageError, OutOfDiskError
         No directory took the file.
     """
-    while True:
-        root = roots.choose(num_bytes + INDEX_RESERVE_BYTES)
-        storage, path = roots.storage(root), path_in(root)
-        try:
-            parts = _parts(open_rows(), kind, first_subpartition, metadata.num_subpartitions)
-            file = _write(storage, path, metadata, options, parts, kind, raw_bytes)
-        except StorageError as error:
-            roots.leave_out(root, error)
-            continue
-        if file is None:
-            return None
-        return read_back(storage, replace(file, root=root), metadata.data_schema)
 
-
-def _write(
-    storage: Storage,
-    path: str,
-    metadata: PartitionedFileMetadata,
-    options: WriteOptions,
-    parts: Iterator[Part],
-    kind: RegionKind,
-    raw_bytes: int,
-) -> PartitionedFile | None:
-    try:
-        writer = PartitionedFileWriter(storage, path, metadata, options)
-    except ObjectNotFoundError as error:
-        # The directory of the output is gone. A missing input would be damage instead.
-        raise StorageError(str(error)) from error
-    with writer:
+    def write_rows(writer: PartitionedFileWriter) -> None:
+        parts = _parts(open_rows(), kind, first_subpartition, metadata.num_subpartitions)
         writer.write_region_in_parts(parts, kind, raw_length=raw_bytes)
-        return writer.finish() if writer.num_regions else None
+
+    def write(root: str) -> PartitionedFileReader:
+        return write_checked(
+            roots.storage(root),
+            path_in(root),
+            metadata,
+            options,
+            write=write_rows,
+            check=check_whole,
+            root=root,
+            placed=placed,
+        )
+
+    return roots.first_to_take(num_bytes, write)
+
+
+def check_whole(written: PartitionedFileReader) -> None:
+    """Read a new file whole; raises CorruptShuffleError where it is not as it was written."""
+    check_file(ChunkReader(written, ChunkDecoder(written.metadata.data_schema)))
 
 
 def _parts(
     rows: Iterable[Rows], kind: RegionKind, first_subpartition: int, num_subpartitions: int
 ) -> Iterator[Part]:
-    for run in _in_parts(rows):
+    """Yield rows as parts of a region, whose chunks end where these do."""
+    pairs = ((run.batch, run.subpartitions) for run in rows)
+    for batch, ids in in_parts(pairs, SPLIT_CHUNK_BYTES):
         if kind is RegionKind.BROADCAST:
-            ends = np.array([0, run.batch.num_rows], np.int32)
-            yield run.batch, Clustering(0, None, None, ends)
+            ends = np.array([0, batch.num_rows], np.int32)
+            yield batch, Clustering(0, None, None, ends)
         else:
-            order = cluster(run.subpartitions, num_subpartitions, first_subpartition)
-            yield run.batch, order
-
-
-def _in_parts(rows: Iterable[Rows]) -> Iterator[Rows]:
-    """Join rows to :data:`SPLIT_CHUNK_BYTES` or more, but the last; chunks end where parts do."""
-    batches: list[pa.RecordBatch] = []
-    ids = []
-    num_bytes = 0
-    for run in rows:
-        batches.append(run.batch)
-        ids.append(run.subpartitions)
-        num_bytes += run.batch.nbytes + most_items(run.batch)
-        del run  # nothing but the joined rows is in memory while they are written
-        if num_bytes >= SPLIT_CHUNK_BYTES:
-            yield _joined(batches, ids)
-            num_bytes = 0
-    if batches:
-        yield _joined(batches, ids)
-
-
-def _joined(batches: list[pa.RecordBatch], ids: list[np.ndarray]) -> Rows:
-    """Return rows as one, and empty their lists."""
-    whole = Rows(joined(batches), np.concatenate(ids))
-    batches.clear()
-    ids.clear()
-    return whole
-
-
-def read_back(
-    storage: Storage,
-    file: PartitionedFile,
-    schema: pa.Schema,
-) -> PartitionedFileReader:
-    """Return the index of a new file, which is read whole; it is removed where that fails."""
-    try:
-        written = PartitionedFileReader(storage, file)
-        check_file(ChunkReader(written, ChunkDecoder(schema)))
-    except BaseException:
-        # No log entry names a file that stays here; the first error is the one to raise.
-        with contextlib.suppress(StorageError):
-            storage.delete(file.index_path)
-            storage.delete(file.data_path)
-        raise
-    return written
+            yield batch, cluster(ids, num_subpartitions, first_subpartition)

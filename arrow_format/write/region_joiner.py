@@ -8,12 +8,13 @@ streamed. Source: FLIP-148, ``PartitionedFileMerger``.
 from __future__ import annotations
 
 from functools import partial
+from itertools import repeat
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
-from arrow_format.arrays.row_sizes import most_items
+from arrow_format.arrays.batches import in_parts
 from arrow_format.format.evolved_chunks import ChunkDecoders
 from arrow_format.format.totals import arrow_bytes
 from arrow_format.keys.merge_runs import merge_sorted
@@ -24,7 +25,9 @@ from arrow_format.write.rewrite_plan import rewrite_ranges
 from arrow_format.write.sort_buffer import SortBuffer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
+    import pyarrow as pa
 
     from arrow_format.format.regions import Region
     from arrow_format.model import Int32Array, PartitionedFileMetadata
@@ -128,24 +131,22 @@ class RegionJoiner:
         """Yield the rows of a subpartition that does not fit into memory, a chunk at a time."""
         rank = (subpartition - self._first_subpartition) % self._n
         ranks = np.array([rank], np.int32)
-        for batch in _joined(self._rows_of(subpartition), SPLIT_CHUNK_BYTES):
+        for batch, _ in in_parts(self._rows_of(subpartition), SPLIT_CHUNK_BYTES):
             offsets = np.array([0, batch.num_rows], np.int32)
             yield batch, Clustering(self._first_subpartition, None, ranks, offsets)
 
-    def _rows_of(self, subpartition: int) -> Iterator[pa.RecordBatch]:
+    def _rows_of(self, subpartition: int) -> Iterator[tuple[pa.RecordBatch, Int32Array]]:
         sort_by, of_one = self._metadata.sort_by, (subpartition, subpartition + 1)
         read = partial(read_rows, most_bytes=ONE_CHUNK)
         if not sort_by:
-            return _batches(read(self._all_regions(), *of_one))
+            return read(self._all_regions(), *of_one)
         ahead = min(self._budget_bytes // len(self._regions), READ_AHEAD_BYTES)
-        return merge_sorted(
-            [
-                _batches(read([(self._reader(piece, ahead), i, i + 1)], *of_one))
-                for piece in self._slices
-                for i in range(piece.first, piece.end)
-            ],
-            sort_by,
-        )
+        runs = [
+            map(itemgetter(0), read([(self._reader(piece, ahead), i, i + 1)], *of_one))
+            for piece in self._slices
+            for i in range(piece.first, piece.end)
+        ]
+        return zip(merge_sorted(runs, sort_by), repeat(np.empty(0, np.int32)), strict=False)
 
     def _all_regions(self) -> Iterator[tuple[ChunkReader, int, int]]:
         return ((self._reader(piece), piece.first, piece.end) for piece in self._slices)
@@ -159,26 +160,3 @@ class RegionJoiner:
 def sized_regions(index: PartitionedFileReader | UnfinishedFile) -> list[tuple[Region, int]]:
     """Return the regions of a file, each with its bytes in Arrow."""
     return list(zip(index.regions, arrow_bytes(index.regions, index.file.raw_bytes), strict=True))
-
-
-def _batches(
-    rows: Iterable[tuple[pa.RecordBatch, Int32Array]],
-) -> Iterator[pa.RecordBatch]:
-    return (batch for batch, _ in rows)
-
-
-def _joined(batches: Iterable[pa.RecordBatch], min_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Yield batches concatenated to about ``min_bytes`` each; the last one may be smaller.
-
-    Each item of a list counts as one byte more, since it may take no byte.
-    """
-    buffered: list[pa.RecordBatch] = []
-    num_bytes = 0
-    for batch in batches:
-        buffered.append(batch)
-        num_bytes += batch.nbytes + most_items(batch)
-        if num_bytes >= min_bytes:
-            yield pa.concat_batches(buffered)
-            buffered, num_bytes = [], 0
-    if buffered:
-        yield pa.concat_batches(buffered)

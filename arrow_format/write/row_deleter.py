@@ -8,7 +8,6 @@ was encoded is decoded; on any failure it is removed.
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,13 +15,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from arrow_format.arrays.schema_evolution import has_same_columns
-from arrow_format.errors import CorruptShuffleError, StorageError
+from arrow_format.errors import CorruptShuffleError
 from arrow_format.format.regions import RegionKind
 from arrow_format.read.fetched_chunks import subpartitions_in
-from arrow_format.read.partitioned_file import PartitionedFileReader
-from arrow_format.storage.open import ObjectNotFoundError
+from arrow_format.write.checked_file import write_checked
 from arrow_format.write.merger import ignore
-from arrow_format.write.partitioned_file import INDEX_RESERVE_BYTES, PartitionedFileWriter
 from arrow_format.write.region_copier import RegionCopier, check_written, chunk_contents
 
 if TYPE_CHECKING:
@@ -36,8 +33,9 @@ if TYPE_CHECKING:
     from arrow_format.options import WriteOptions
     from arrow_format.read.chunk_plan import ChunkRead
     from arrow_format.read.key_search import Matches
+    from arrow_format.read.partitioned_file import PartitionedFileReader
     from arrow_format.storage.local_dirs import WriteRoots
-    from arrow_format.storage.open import Storage
+    from arrow_format.write.partitioned_file import PartitionedFileWriter
 
 
 class RowDeleter:
@@ -76,43 +74,45 @@ class RowDeleter:
         before = index.totals
         if matches.num_rows == index.file.num_rows:
             return None, (-before[0], -before[1])
-        while True:
-            root = self._roots.choose(index.file.data_bytes + INDEX_RESERVE_BYTES)
-            storage = self._roots.storage(root)
-            try:
-                file, deleted = self._write(storage, path_in(root), index, matches)
-            except StorageError as error:
-                self._roots.leave_out(root, error)
-                continue
-            written = self._checked(storage, file, index, matches, before[0] - deleted)
-            after = written.totals
-            file = replace(file, root=root, placed=index.file.placed)
-            return file, (after[0] - before[0], after[1] - before[1])
-
-    def _write(
-        self, storage: Storage, path: str, index: PartitionedFileReader, matches: Matches
-    ) -> tuple[PartitionedFile, Int64Array]:
-        """Write the file; also return how many rows each subpartition lost."""
         deleted = np.zeros(self._metadata.num_subpartitions, np.int64)
+
+        def write(root: str) -> PartitionedFileReader:
+            deleted[:] = 0
+            return write_checked(
+                self._roots.storage(root),
+                path_in(root),
+                metadata,
+                options,
+                write=partial(self._copy, index, matches, deleted),
+                check=lambda written: self._check(written, index, matches, before[0] - deleted),
+                root=root,
+                placed=index.file.placed,
+            )
+
         schema = self._metadata.data_schema
         options = replace(self._options, codec=index.codec)
         kept = tuple(name for name in index.metadata.statistics if name in schema.names)
         metadata = replace(self._metadata, statistics=kept)
+        written = self._roots.first_to_take(index.file.data_bytes, write)
+        after = written.totals
+        return written.file, (after[0] - before[0], after[1] - before[1])
+
+    def _copy(
+        self,
+        index: PartitionedFileReader,
+        matches: Matches,
+        deleted: Int64Array,
+        writer: PartitionedFileWriter,
+    ) -> None:
+        """Copy what stays, and count the rows that each subpartition lost in ``deleted``."""
         copier = RegionCopier(
             index,
-            schema,
-            options,
+            self._metadata.data_schema,
+            self._options,
             loses=lambda chunk: matches.are_in(chunk.region, chunk.chunk),
             keep=partial(self._kept, index, deleted),
         )
-        try:
-            writer = PartitionedFileWriter(storage, path, metadata, options)
-        except ObjectNotFoundError as error:
-            # The directory of the output is gone. A missing input would be damage instead.
-            raise StorageError(str(error)) from error
-        with writer:
-            copier.copy(writer, range(len(index.regions)), self._on_bytes)
-            return writer.finish(), deleted
+        copier.copy(writer, range(len(index.regions)), self._on_bytes)
 
     def _kept(
         self,
@@ -142,29 +142,6 @@ class RowDeleter:
         where = ids if index.file.placed else None
         return ids, self._keys.among([batch.column(i) for i in self._columns], where)
 
-    def _checked(
-        self,
-        storage: Storage,
-        file: PartitionedFile,
-        index: PartitionedFileReader,
-        matches: Matches,
-        expected: Int64Array,
-    ) -> PartitionedFileReader:
-        """Read a new file back whole: it has all rows but those that match, and none of these.
-
-        Raises CorruptShuffleError otherwise, and removes the file.
-        """
-        try:
-            written = PartitionedFileReader(storage, replace(file, placed=index.file.placed))
-            self._check(written, index, matches, expected)
-        except BaseException:
-            # No log entry names a file that stays here; the first error is the one to raise.
-            with contextlib.suppress(StorageError):
-                storage.delete(file.index_path)
-                storage.delete(file.data_path)
-            raise
-        return written
-
     def _check(
         self,
         written: PartitionedFileReader,
@@ -172,6 +149,7 @@ class RowDeleter:
         matches: Matches,
         expected: Int64Array,
     ) -> None:
+        """Read a new file back whole: it has all rows but those that match, and none of these."""
         file, schema = written.file, self._metadata.data_schema
         rows, _ = written.totals
         if file.num_rows != index.file.num_rows - matches.num_rows or np.any(rows != expected):

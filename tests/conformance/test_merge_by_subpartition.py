@@ -303,8 +303,12 @@ def mistaken(batch):
 def test_rows_that_are_not_those_of_the_inputs(path, monkeypatch):
     write_numbers(path, tasks=8, n=3)
     before = files_below(path)
-    real = region_file.joined
-    monkeypatch.setattr(region_file, "joined", lambda batches: mistaken(real(batches)))
+    real = region_file.in_parts
+    monkeypatch.setattr(
+        region_file,
+        "in_parts",
+        lambda *rows: ((mistaken(batch), ids) for batch, ids in real(*rows)),
+    )
     with pytest.raises(CorruptShuffleError, match="differ from the files it was merged from"):
         by_subpartition(path)
     assert files_below(path) == before
