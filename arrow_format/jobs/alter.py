@@ -15,6 +15,7 @@ from arrow_format.log.altered import altered
 from arrow_format.log.commit_log import CommitLog, draft
 from arrow_format.log.conflicts import Claims, check_needs, check_version_number
 from arrow_format.read.shuffle import check_there
+from arrow_format.report import Report
 from arrow_format.storage.open import Place, open_storage
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Alteration:
+class Alteration(Report):
     """A version with the rows of the one before it, and other columns.
 
     Parameters
@@ -45,9 +46,8 @@ class Alteration:
     version: int
     schema: pa.Schema
 
-    def __str__(self) -> str:
-        """Say what it has now."""
-        return f"{self.path}: version {self.version} has the columns {', '.join(self.schema.names)}"
+    def _lines(self) -> Iterator[str]:
+        yield f"{self.path}: version {self.version} has the columns {', '.join(self.schema.names)}"
 
 
 def rename_columns(

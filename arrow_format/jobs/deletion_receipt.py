@@ -11,7 +11,8 @@ from msgspec import convert, json, to_builtins
 from arrow_format.errors import OptionError
 from arrow_format.log.framing import corrupt_if_malformed
 from arrow_format.model import Name, Natural  # noqa: TC001  read by msgspec
-from arrow_format.read.presentation import HasText, count_of, format_bytes
+from arrow_format.read.presentation import count_of, format_bytes
+from arrow_format.report import Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class HoldingFile:
 
 
 @dataclass(frozen=True, slots=True)
-class DeletionReceipt(HasText):
+class DeletionReceipt(Report):
     """What a deletion of the rows of given keys did, and what still holds these rows.
 
     It names no key. Keep it (:meth:`to_json`) until :func:`~arrow_format.erasure_status` says that
@@ -149,9 +150,6 @@ class DeletionReceipt(HasText):
         with corrupt_if_malformed(f"{path}: the receipt in a log entry"):
             found = convert({**value, "path": path}, DeletionReceipt, str_keys=True)
         return replace(found, is_repetition=True)
-
-    def __str__(self) -> str:
-        return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
         keys = count_of(self.num_keys, "key")

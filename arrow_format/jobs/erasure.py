@@ -19,6 +19,7 @@ from arrow_format.model import DATA_SUFFIX, INDEX_SUFFIX
 from arrow_format.options import check_type
 from arrow_format.read.presentation import count_of
 from arrow_format.read.shuffle import check_there
+from arrow_format.report import Report
 from arrow_format.storage.local_dirs import known_roots
 from arrow_format.storage.open import Place, open_made_directory, open_storage
 from arrow_format.storage.root_owner import LocalRoot
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class ErasureStatus:
+class ErasureStatus(Report):
     """What still holds the rows that a deletion took out of a shuffle.
 
     Parameters
@@ -106,9 +107,6 @@ class ErasureStatus:
             or self.unreachable
             or self.masked
         )
-
-    def __str__(self) -> str:
-        return "\n".join(self._lines())
 
     @property
     def _compact(self) -> str:

@@ -189,13 +189,22 @@ class _Collection:
         )
 
     def checked(self, report: GcReport) -> GcReport:
-        """Return a report, or raise StorageError with its text where a store denied deletions."""
+        """Return a report, or raise StorageError with what it says where a store denied deletions.
+
+        In one line, as errors are.
+        """
         if self.denied.error is None:
             return report
+        removed = str(report).splitlines()[0]
+        expired = count_of(len(report.expired_versions), "version")
+        given_up = count_of(len(report.fenced_jobs), "unfinished job")
+        released = f"; released: {report.released}" if report.released else ""
+        held = f"; kept by {', '.join(map(str, report.holds))}" if report.holds else ""
         left = count_of(self.denied.num_files, "file")
         msg = (
-            f"{report}; {left} may not be removed with these credentials, so they are left for a "
-            f"collection by others ({self.denied.error})"
+            f"{removed}; {expired} expired, {given_up} given up{released}{held}; {left} may not be "
+            "removed with these credentials, so they are left for a collection by others "
+            f"({self.denied.error})"
         )
         raise StorageError(msg) from self.denied.error
 

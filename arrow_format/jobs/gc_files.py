@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from arrow_format.jobs.job_files import DEPTH, digits_in, job_directory, job_of
 from arrow_format.log.names import JOB_ID, MAP_OUTPUT_DIRECTORY
-from arrow_format.read.presentation import HasText, count_of, format_bytes
+from arrow_format.read.presentation import count_of, duration_text, format_bytes
+from arrow_format.report import Report, first_of
 from arrow_format.storage.local_dir_removal import RootOfJob, Standing
 from arrow_format.storage.local_dirs import ROOT_LIST_NAME, known_roots, put_root_list, root_name
 from arrow_format.storage.open import names_in_use
@@ -299,6 +300,20 @@ def remove_groups(
     return removed
 
 
+_HOLDS = {
+    "retention": "retention {name}: versions from {version}; collect with a shorter --retention",
+    "consumer": "consumer {name}: versions from {version}; 'arrow-shuffle consumers --forget' one "
+    "that will not come back",
+    "tag": "tag {name}: version {version}; 'arrow-shuffle tag --remove' removes it",
+    "pending": "{name} that wait to be flushed: the log from number {version}; 'arrow-shuffle "
+    "flush' makes a version of them",
+    "unseen": "unseen local directory {name}: mount it, and collect again",
+    "relocate": "local directories of the shuffle at {name}: this one was moved or is a copy, say "
+    "which with arrow-shuffle relocate",
+}
+"""What keeps something, and what would let go of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Hold:
     """What keeps versions, entries of the log, or files in local directories from being removed.
@@ -322,18 +337,7 @@ class Hold:
     version: int
 
     def __str__(self) -> str:
-        if self.by == "tag":
-            return f"tag {self.name}: version {self.version}"
-        if self.by == "pending":
-            return f"{self.name} that wait to be flushed: the log from number {self.version}"
-        if self.by == "unseen":
-            return f"unseen local directory {self.name}: mount it, and collect again"
-        if self.by == "relocate":
-            return (
-                f"local directories of the shuffle at {self.name}: this one was moved or is a "
-                "copy, say which with arrow-shuffle relocate"
-            )
-        return f"{self.by} {self.name}: versions from {self.version}"
+        return _HOLDS[self.by].format(name=self.name, version=self.version)
 
 
 def holds_in_roots(jobs: Iterable[JobFiles]) -> list[Hold]:
@@ -348,8 +352,14 @@ def holds_in_roots(jobs: Iterable[JobFiles]) -> list[Hold]:
     ]
 
 
+MAX_FILES = 20
+"""Files that the text of a report lists."""
+
+MAX_JOBS = 8
+
+
 @dataclass(frozen=True, slots=True)
-class GcReport(HasText):
+class GcReport(Report):
     """What :func:`arrow_format.collect_garbage` did, or would do.
 
     Parameters
@@ -403,14 +413,35 @@ class GcReport(HasText):
         """Bytes of the files that were removed."""
         return sum(file.num_bytes for file in self.files)
 
-    def __str__(self) -> str:
-        removed = "would be removed" if self.dry_run else "removed"
-        released = ""
+    def _lines(self) -> Iterator[str]:
+        would = "would be " if self.dry_run else ""
+        removed = f"{count_of(self.num_files, 'file')} of {format_bytes(self.num_bytes)}"
+        retention = duration_text(self.retention)
+        yield f"{self.path} (retention {retention}): {removed} {would}removed"
+        yield f"  versions  {self._versions(would)}"
         if self.released:
-            released = f"; {'would be ' if self.dry_run else ''}released: {self.released}"
-        held = f"; kept by {', '.join(map(str, self.holds))}" if self.holds else ""
-        return (
-            f"{self.path}: {count_of(self.num_files, 'file')} of {format_bytes(self.num_bytes)} "
-            f"{removed}; {count_of(len(self.expired_versions), 'version')} expired, "
-            f"{count_of(len(self.fenced_jobs), 'unfinished job')} given up{released}{held}"
-        )
+            yield f"  result    {would}released: {self.released}"
+            if self.dry_run:
+                yield "            versions that this lets expire are not counted here"
+        if self.fenced_jobs:
+            yield f"  jobs      {would}given up: {_listed(self.fenced_jobs)}"
+        if self.running_jobs:
+            yield f"  jobs      unfinished, and left alone: {_listed(self.running_jobs)}"
+        for number, hold in enumerate(self.holds):
+            yield f"  {'' if number else 'kept by':<8}  {hold}"
+        files = (f"  {format_bytes(file.num_bytes):>9}  {file.path}" for file in self.files)
+        yield from first_of(files, MAX_FILES)
+
+    def _versions(self, would: str) -> str:
+        oldest, newest = self.oldest_version, self.newest_version
+        if not newest:
+            return "none committed yet"
+        stay = f"{oldest:,}" if oldest == newest else f"{oldest:,} to {newest:,}"
+        if not self.expired_versions:
+            return f"{stay}; none expired"
+        return f"{stay}; {would}expired: {count_of(len(self.expired_versions), 'version')}"
+
+
+def _listed(job_ids: tuple[str, ...]) -> str:
+    shown = ", ".join(job_ids[:MAX_JOBS])
+    return shown if len(job_ids) <= MAX_JOBS else f"{shown} and {len(job_ids) - MAX_JOBS:,} more"

@@ -36,9 +36,10 @@ from arrow_format.options import (
     check_type,
 )
 from arrow_format.read.index_cache import IndexCache
-from arrow_format.read.presentation import HasText, format_bytes
+from arrow_format.read.presentation import count_of, format_bytes
+from arrow_format.report import Report, first_of
 from arrow_format.storage.open import open_storage
-from arrow_format.write.merge_policy import Facts, MergePolicy, PlannedMerge
+from arrow_format.write.merge_policy import SPARK_BYTES, Facts, MergePolicy, PlannedMerge
 from arrow_format.write.merger import ignore
 from arrow_format.write.range_plan import Piece, plan_pieces
 
@@ -53,8 +54,12 @@ if TYPE_CHECKING:
     from arrow_format.storage.open import Place
 
 
+MAX_MERGES = 20
+"""Merges of a plan that its text lists."""
+
+
 @dataclass(frozen=True, slots=True)
-class MergePlan:
+class MergePlan(Report):
     """What merging the newest version would do."""
 
     path: str
@@ -78,9 +83,39 @@ class MergePlan:
         """Bytes of data to be merged."""
         return sum(facts.data_bytes for facts in self.facts)
 
+    def _lines(self) -> Iterator[str]:
+        where = f"{self.path} version {self.version}"
+        if not self.merges:
+            yield f"{where}: nothing is worth merging"
+            return
+        what = f"{count_of(len(self.merges), 'merge')} of {format_bytes(self.num_bytes)}"
+        if self.pieces is not None:
+            what += f" by subpartition, into {count_of(self.num_tasks, 'file')}"
+        yield f"{where}: {what}"
+        yield from first_of(map(_merge_line, self.merges, self.facts), MAX_MERGES)
+        if self.num_bytes >= SPARK_BYTES and self.num_tasks > 1:
+            by = "map_output" if self.pieces is None else "subpartition"
+            yield (
+                f"  This is {count_of(self.num_tasks, 'task')} in one process; Spark does them "
+                f"concurrently: arrow_shuffle.merge_shuffle(spark, path, by={by!r})"
+            )
+
+
+def _merge_line(merge: PlannedMerge, facts: Facts) -> str:
+    first, last = merge.first, merge.end - 1
+    which = f"map output {first:,}" if first == last else f"map outputs {first:,} to {last:,}"
+    masked = ""
+    if facts.masked_rows:
+        masked = f", {facts.masked_rows:,} of {facts.num_rows:,} rows masked"
+    return (
+        f"  {'rewrite' if merge.rewrite else 'append'} {which}: "
+        f"{count_of(facts.num_files, 'file')}, {count_of(facts.num_regions, 'region')}, "
+        f"{format_bytes(facts.data_bytes)}{masked}"
+    )
+
 
 @dataclass(frozen=True, slots=True)
-class MergeReport(HasText):
+class MergeReport(Report):
     """What a merge did.
 
     Parameters
@@ -103,26 +138,18 @@ class MergeReport(HasText):
     before: Facts
     after: Facts
 
-    @property
-    def lines(self) -> list[str]:
-        """What was done, without the path, for people."""
+    def _lines(self) -> Iterator[str]:
         if not self.plan.merges:
-            return [f"nothing to merge in version {self.version}"]
-        outputs_before, outputs_after = self.num_map_outputs
-        before, after = self.before, self.after
-        return [
-            f"merged into version {self.version}",
-            f"  map outputs  {outputs_before:,} -> {outputs_after:,}",
-            f"  files        {before.num_files:,} -> {after.num_files:,}",
-            f"  regions      {before.num_regions:,} -> {after.num_regions:,}",
-            f"  data         {format_bytes(before.data_bytes)} -> {format_bytes(after.data_bytes)}",
-            f"  index        {format_bytes(before.index_bytes)} -> "
-            f"{format_bytes(after.index_bytes)}",
-            "  The files of versions before stay on disk until they expire; see arrow-shuffle gc.",
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.plan.path}: " + "\n".join(self.lines)
+            yield str(self.plan)
+            return
+        yield f"{self.plan.path}: merged into version {self.version}"
+        (outputs, new_outputs), old, new = self.num_map_outputs, self.before, self.after
+        yield f"  map outputs  {outputs:,} -> {new_outputs:,}"
+        yield f"  files        {old.num_files:,} -> {new.num_files:,}"
+        yield f"  regions      {old.num_regions:,} -> {new.num_regions:,}"
+        yield f"  data         {format_bytes(old.data_bytes)} -> {format_bytes(new.data_bytes)}"
+        yield f"  index        {format_bytes(old.index_bytes)} -> {format_bytes(new.index_bytes)}"
+        yield "  The files of versions before stay on disk until they expire; see arrow-shuffle gc."
 
 
 def plan_merge(shuffle: Shuffle, policy: MergePolicy, by: MergeBy = "map_output") -> MergePlan:

@@ -14,17 +14,18 @@ import pyarrow.compute as pc
 
 from arrow_format.arrays.buffers import to_scalar
 from arrow_format.read.presentation import count_of, format_bytes, html_skew, html_table, size_facts
+from arrow_format.report import Report
 from arrow_format.write.merge_policy import MergePolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 MANY_MAP_OUTPUTS = 64
 """A write of fewer is not worth a sentence: what it leaves, a merge from time to time joins."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ShuffleReceipt:
+class ShuffleReceipt(Report):
     """What one committed write added to a shuffle.
 
     Parameters
@@ -86,16 +87,17 @@ class ShuffleReceipt:
             f"arrow-shuffle merge --by subpartition {shlex.quote(self.path)}"
         )
 
-    def __str__(self) -> str:
+    def _lines(self) -> Iterator[str]:
         empty = self._num_empty()
         subpartitions = count_of(self.num_subpartitions, f"({empty:,} empty) subpartition")
-        return (
+        yield (
             f"shuffle {self.path} version {self.version}: {count_of(self.num_rows, 'row')}, "
             f"{format_bytes(self.num_bytes)} on disk, "
             f"{count_of(self.num_map_outputs, 'map output')}, {subpartitions}"
             + ("; committed before, and nothing was written now" if self.is_repetition else "")
-            + (f"\n{self.advice}" if self.advice else "")
         )
+        if self.advice:
+            yield self.advice
 
     def _repr_html_(self) -> str:
         sizes = size_facts(

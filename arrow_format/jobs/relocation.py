@@ -17,6 +17,7 @@ from arrow_format.jobs.gc_files import jobs_with_files
 from arrow_format.jobs.job_files import job_directory
 from arrow_format.log.identity import claim_of, claim_roots, is_in_use, put_owner
 from arrow_format.read.shuffle import check_there
+from arrow_format.report import Report
 from arrow_format.storage.local_dirs import ROOT_LIST_NAME, read_root_list
 from arrow_format.storage.open import Place, open_made_directory, open_storage
 from arrow_format.storage.root_owner import Marker, read_marker, take_over
@@ -31,7 +32,7 @@ BECAME = ("moved", "copied")
 
 
 @dataclass(frozen=True, slots=True)
-class Relocation:
+class Relocation(Report):
     """What :func:`arrow_format.relocate_shuffle` settled.
 
     Parameters
@@ -52,16 +53,17 @@ class Relocation:
     taken: tuple[str, ...] = ()
     unseen: tuple[str, ...] = ()
 
-    def __str__(self) -> str:
+    def _lines(self) -> Iterator[str]:
         if self.became == "copied":
-            return (
+            yield (
                 f"{self.path}: a copy with an id of its own; what it reads in local directories "
                 "belongs to the original"
             )
+            return
         count = len(self.taken)
         what = f"{count} directories" if count != 1 else "1 directory"
         unseen = f"; unseen: {', '.join(self.unseen)}, mount and relocate again"
-        return (
+        yield (
             f"{self.path}: moved here, with {what} of jobs in local directories"
             f"{unseen if self.unseen else ''}"
         )

@@ -30,10 +30,11 @@ from arrow_format.log.names import (
 from arrow_format.log.reader import LogReader, LogView
 from arrow_format.read.presentation import count_of
 from arrow_format.read.shuffle import check_there
+from arrow_format.report import Report, first_of
 from arrow_format.storage.open import Place, Storage, open_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from arrow_format.log.entry import LogEntry
 
@@ -59,8 +60,12 @@ class GivenUp:
         return f"{self.number}: {known}; {self.problem or 'whole, but it follows what is not'}"
 
 
+MAX_NUMBERS = 50
+"""Numbers that the text of a report lists."""
+
+
 @dataclass(frozen=True, slots=True)
-class RepairReport:
+class RepairReport(Report):
     """What a repair of the log gives up, or gave up.
 
     Parameters
@@ -98,15 +103,27 @@ class RepairReport:
         """Whether there was nothing to repair."""
         return not self.given_up and not self.checkpoints and not self.moved
 
-    def __str__(self) -> str:
+    def _lines(self) -> Iterator[str]:
         if self.is_sound:
-            return f"{self.path}: the log is sound up to number {self.newest_number}"
+            yield f"{self.path}: the log is sound up to number {self.newest_number}"
+            return
         would = "would be " if self.dry_run else ""
-        return (
+        yield (
             f"{self.path}: {count_of(len(self.given_up), 'number')} {would}given up, "
             f"{count_of(len(self.checkpoints), 'checkpoint')} {would}made again; version "
             f"{self.newest_version} is the newest that is left"
         )
+        yield from first_of((f"  {number}" for number in self.given_up), MAX_NUMBERS)
+        for file in self.checkpoints:
+            yield f"  made again: {file}"
+        if self.consumers:
+            yield (
+                f"  consumers that would skip the next versions: {', '.join(self.consumers)}; "
+                "forget them ('arrow-shuffle consumers --forget') before the next write"
+            )
+        if self.moved:
+            how = ". Stop all writers, and give --yes to do it" if self.dry_run else ""
+            yield f"  {count_of(len(self.moved), 'file')} {would}moved to commit_log/damaged{how}"
 
 
 def repair_shuffle(

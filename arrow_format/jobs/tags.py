@@ -19,10 +19,11 @@ from arrow_format.log.state import Tag
 from arrow_format.log.version_names import parse_version_name, resolve_version
 from arrow_format.model import SAFE_NAME
 from arrow_format.read.shuffle import check_there
+from arrow_format.report import Report
 from arrow_format.storage.open import Place, open_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from arrow_format.log.entry import LogEntry
     from arrow_format.log.reader import LogView
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class TaggedVersion:
+class TaggedVersion(Report):
     """A version that is kept under a name.
 
     Parameters
@@ -44,8 +45,8 @@ class TaggedVersion:
     name: str
     version: int
 
-    def __str__(self) -> str:
-        return f"{self.name}: version {self.version}"
+    def _lines(self) -> Iterator[str]:
+        yield f"{self.name}: version {self.version}"
 
 
 def tag_shuffle(

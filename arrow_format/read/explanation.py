@@ -9,9 +9,10 @@ import numpy as np
 
 from arrow_format.read.read_plan import PlannedGroup, ReadPlan, plan_group
 from arrow_format.read.subpartition_reader import files_of
+from arrow_format.report import Report
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -35,7 +36,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadExplanation:
+class ReadExplanation(Report):
     """What a read keeps, what it skips, and why; ``str`` shows it as a table."""
 
     filter: str | None
@@ -51,19 +52,16 @@ class ReadExplanation:
     plan: ReadPlan
     """The byte ranges that are read."""
 
-    def __str__(self) -> str:
-        lines = [f"{len(self.columns):,} of {self.num_columns:,} columns"]
+    def _lines(self) -> Iterator[str]:
         if self.filter is not None:
-            lines = [f"where {self.filter}", lines[0]]
-            lines += [f"decoded first: {', '.join(self.deciding)}"] if self.deciding else []
+            yield f"where {self.filter}"
+        yield f"{len(self.columns):,} of {self.num_columns:,} columns"
+        if self.deciding:
+            yield f"decoded first: {', '.join(self.deciding)}"
         width = max(len(f"{step.total:,}") for step in self.steps)
-        return "\n".join(
-            lines
-            + [
-                f"{s.what:<13} {s.kept:>{width},} of {s.total:>{width},}  {s.why}".rstrip()
-                for s in self.steps
-            ]
-        )
+        for step in self.steps:
+            count = f"{step.kept:>{width},} of {step.total:>{width},}"
+            yield f"{step.what:<13} {count}  {step.why}".rstrip()
 
 
 class Counts:
@@ -137,7 +135,7 @@ def explain(
         deciding=() if selection is None else selection.where.columns,
         num_columns=len(newest.data_schema),
         steps=tuple(Kept(what, *kept, why.get(what, "")) for what, kept in counted.items()),
-        plan=ReadPlan(tuple(groups)),
+        plan=ReadPlan(tuple(groups), snapshot.num_bytes),
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from datetime import timedelta
 
     import pyarrow as pa
 
@@ -36,6 +37,15 @@ def count_of(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def duration_text(duration: timedelta) -> str:
+    """Write a duration in the largest unit that gives a whole number."""
+    total = int(duration.total_seconds())
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if total and total % length == 0:
+            return f"{total // length}{unit}"
+    return f"{total}s"
+
+
 def size_facts(
     num_rows: int, num_bytes: int, num_map_outputs: int, subpartition_rows: pa.Int64Array
 ) -> list[tuple[str, str]]:
@@ -48,15 +58,6 @@ def size_facts(
         ("subpartitions", f"{len(rows):,} ({np.count_nonzero(rows == 0):,} empty)"),
         ("rows in largest", f"{rows.max(initial=0):,}"),
     ]
-
-
-class HasText:
-    """A report that shows its text in a notebook, too, and not the values it is made of."""
-
-    __slots__ = ()
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
 
 
 def html_table(rows: Iterable[tuple[str, str]]) -> str:

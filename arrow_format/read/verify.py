@@ -15,12 +15,14 @@ from arrow_format.keys.partitioner import partitioner_from_description
 from arrow_format.log.totals import sum_totals
 from arrow_format.read.chunk_reader import ChunkReader
 from arrow_format.read.placement_check import PlacementCheck, placement_check
+from arrow_format.read.presentation import count_of, format_bytes
 from arrow_format.read.statistics_check import StatisticsCheck
 from arrow_format.read.totals import totals_of
 from arrow_format.read.whole_file import check_file
+from arrow_format.report import Report
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     import pyarrow as pa
 
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class VerifyReport:
+class VerifyReport(Report):
     """What :meth:`Shuffle.verify` read, and the problems it met.
 
     Parameters
@@ -68,6 +70,20 @@ class VerifyReport:
     def ok(self) -> bool:
         """Whether everything is sound."""
         return not self.problems
+
+    def _lines(self) -> Iterator[str]:
+        where = f"{self.path} version {self.version}"
+        checked = (
+            f"{count_of(self.num_files, 'file')}, {count_of(self.num_chunks, 'chunk')}, "
+            f"{count_of(self.num_rows, 'row')}, {format_bytes(self.num_bytes)}, "
+            f"placement: {self.placement}"
+        )
+        if self.ok:
+            yield f"{where}: sound ({checked})"
+            return
+        yield f"{where}: {count_of(len(self.problems), 'problem')} found; sound are {checked}"
+        for problem in self.problems:
+            yield f"{type(problem).__name__}: {problem}"
 
 
 def verify_snapshot(

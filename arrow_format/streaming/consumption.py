@@ -35,14 +35,16 @@ from arrow_format.log.conflicts import check_version_number
 from arrow_format.log.consumers import ConsumerRegistry, check_consumer, consumer_directory
 from arrow_format.log.names import LOG_DIRECTORY, MAP_OUTPUT_DIRECTORY
 from arrow_format.options import WriteOptions, check_seconds
+from arrow_format.read.presentation import count_of, format_bytes
 from arrow_format.read.shuffle import Shuffle, check_there
+from arrow_format.report import Report
 from arrow_format.storage.open import open_storage
 from arrow_format.streaming.flush_pending import flush_pending
 from arrow_format.streaming.lease import shown_holder, take_lease
 from arrow_format.streaming.result_request import await_result
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from types import TracebackType
 
     from arrow_format.log.consumers import ConsumerRecord
@@ -336,7 +338,7 @@ def release_shuffle(
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerState:
+class ConsumerState(Report):
     """How far one consumer has consumed.
 
     Parameters
@@ -359,6 +361,16 @@ class ConsumerState:
     unconsumed_versions: int
     unconsumed_bytes: int
     held_by: str | None
+
+    def _lines(self) -> Iterator[str]:
+        left = "nothing before it"
+        if self.unconsumed_versions:
+            left = (
+                f"{count_of(self.unconsumed_versions, 'version')} of "
+                f"{format_bytes(self.unconsumed_bytes)} before it"
+            )
+        state = f"running, {self.held_by}" if self.held_by else "not running"
+        yield f"{self.name}: version {self.version:,}; {left}; {state}"
 
 
 def list_consumers(

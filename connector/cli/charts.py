@@ -14,7 +14,7 @@ from rich.console import Group
 from rich.text import Text
 
 from arrow_format.read.presentation import format_bytes, largest_of_groups
-from connector.cli.output import printable
+from arrow_format.report import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

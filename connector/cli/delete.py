@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from arrow_format.errors import OptionError, SchemaError
-from connector.cli.output import FOUND_WRONG, JsonOption, PathArgument, progress, show_result
+from connector.cli.output import FOUND_WRONG, JsonOption, PathArgument, progress, show
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import pyarrow as pa
 
-    from arrow_format.jobs.deletion_receipt import DeletionReceipt
     from arrow_format.read.shuffle import Shuffle
 
 
@@ -83,7 +81,7 @@ def delete(
     # First, since the shuffle may have other keys by now, or none.
     receipt = repeated_deletion(open_storage(path), Transaction.of(transaction))
     if receipt is not None:
-        _show(receipt, as_json=as_json)
+        show(receipt, as_json=as_json)
         return
     shuffle = open_shuffle(path)
     table = _keys_in(keys, shuffle) if keys is not None else _parsed_keys(key or (), shuffle)
@@ -102,11 +100,7 @@ def delete(
             transaction=transaction,
             on_bytes=advance,
         )
-    _show(receipt, as_json=as_json)
-
-
-def _show(receipt: DeletionReceipt, *, as_json: bool) -> None:
-    show_result(json.loads(receipt.to_json()) if as_json else str(receipt).splitlines())
+    show(receipt, as_json=as_json)
 
 
 def _key_names(shuffle: Shuffle) -> list[str]:
@@ -163,8 +157,6 @@ def _keys_in(file: Path, shuffle: Shuffle) -> pa.Table:
 
 
 def _check(path: str, file: Path, *, as_json: bool) -> None:
-    from dataclasses import asdict
-
     from arrow_format.jobs.deletion_receipt import DeletionReceipt
     from arrow_format.jobs.erasure import erasure_status
 
@@ -174,9 +166,6 @@ def _check(path: str, file: Path, *, as_json: bool) -> None:
         msg = f"--check {file}: cannot be read: {error}"
         raise OptionError(msg) from error
     status = erasure_status(path, DeletionReceipt.from_json(text))
-    if as_json:
-        show_result({"is_gone": status.is_gone, **asdict(status)})
-    else:
-        show_result(str(status).splitlines())
+    show(status, as_json=as_json)
     if not status.is_gone:
         raise typer.Exit(FOUND_WRONG)

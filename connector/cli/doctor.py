@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 
 import typer
 
-from connector.cli.output import FOUND_WRONG, JsonOption, print_json, printable, stdout
+from arrow_format.report import printable
+from connector.cli.output import FOUND_WRONG, JsonOption, print_json, stdout
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from arrow_format.errors import OptionError, ShuffleNotFoundError
+from arrow_format.report import builtins_of, printable
 from connector.cli.output import (
     FOUND_WRONG,
     JsonOption,
@@ -15,9 +16,9 @@ from connector.cli.output import (
     VersionOption,
     print_error,
     print_json,
-    printable,
+    print_lines,
     progress,
-    show_result,
+    show,
     stdout,
 )
 
@@ -42,8 +43,7 @@ WhereOption = Annotated[
 def inspect(path: PathArgument, version: VersionOption = None, as_json: JsonOption = False) -> None:
     """Show schema, versions, sizes, layout and skew."""
     from arrow_format.read.shuffle import open_shuffle
-    from connector.cli.inspection import facts_as_json, inspect_shuffle
-    from connector.cli.summaries import pending_as_json, pending_facts, pending_lines
+    from connector.cli.inspection import inspect_shuffle, pending_facts
 
     try:
         shuffle = open_shuffle(path, version)
@@ -51,11 +51,11 @@ def inspect(path: PathArgument, version: VersionOption = None, as_json: JsonOpti
         pending = pending_facts(path) if version is None else None
         if pending is None or not pending.num_commits:
             raise
-        show_result(pending_as_json(pending) if as_json else pending_lines(pending))
+        show(pending, as_json=as_json)
         return
     facts = inspect_shuffle(shuffle)
     if as_json:
-        print_json(facts_as_json(facts))
+        print_json(builtins_of(facts))
     else:
         from connector.cli.tables import show_facts
 
@@ -129,23 +129,22 @@ def plan(
 ) -> None:
     """Show which bytes of which files are read for some subpartitions, or a condition."""
     from arrow_format.read.shuffle import open_shuffle
-    from connector.cli.summaries import read_plan_as_json, read_plan_lines
     from connector.options.text import parse_subpartitions
 
     wanted = None if subpartitions is None else parse_subpartitions("subpartitions", subpartitions)
     shuffle = where_of(open_shuffle(path, version), where)
     explanation = shuffle.explain(wanted)
-    show_result(
-        read_plan_as_json(explanation)
-        if as_json
-        else read_plan_lines(explanation, shuffle.num_bytes)
-    )
+    if as_json:
+        print_json({**explanation.as_json(), "plan": explanation.plan.as_json()})
+        return
+    show(explanation.plan, as_json=False)
+    if explanation.filter is not None:
+        print_lines(["", *str(explanation).splitlines()])
 
 
 def verify(path: PathArgument, version: VersionOption = None, as_json: JsonOption = False) -> None:
     """Read a whole version and check every checksum and count."""
     from arrow_format.read.shuffle import open_shuffle
-    from connector.cli.inspection import report_as_json
 
     shuffle = open_shuffle(path, version)
     started = time.perf_counter()
@@ -153,12 +152,13 @@ def verify(path: PathArgument, version: VersionOption = None, as_json: JsonOptio
         report = shuffle.verify(
             raise_on_damage=False, on_file=lambda output: advance(output.num_bytes)
         )
-    if as_json:
-        print_json(report_as_json(report))
+    seconds = time.perf_counter() - started
+    if report.ok or as_json:
+        show(report, as_json=as_json, seconds=seconds)
     else:
-        from connector.cli.tables import show_report
-
-        show_report(stdout(), report, time.perf_counter() - started)
+        summary, *problems = str(report).splitlines()
+        print_lines(problems)
+        print_error(summary)
     if not report.ok:
         raise typer.Exit(FOUND_WRONG)
 

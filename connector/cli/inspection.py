@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,19 +13,22 @@ from arrow_format.arrays.buffers import to_numpy
 from arrow_format.errors import ShuffleError
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.consumers import ConsumerRegistry
+from arrow_format.log.pending import pending_outputs
 from arrow_format.options import ResultPartitionType
 from arrow_format.read.index_cache import IndexCache
-from arrow_format.read.presentation import count_of
+from arrow_format.read.presentation import count_of, format_bytes
+from arrow_format.read.shuffle import check_there
+from arrow_format.report import Report
+from arrow_format.storage.open import open_storage
 from arrow_format.write.counters import sum_counters
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from arrow_format.keys.sort_keys import SortBy
     from arrow_format.log.reader import LogView
     from arrow_format.model import Int64Array
     from arrow_format.read.shuffle import Shuffle
-    from arrow_format.read.verify import VerifyReport
 
 MAX_INDEX_BYTES = 32 << 20
 """Chunks are counted only while the indexes together are no larger than this."""
@@ -291,28 +294,85 @@ def measure_skew(rows: Int64Array, sizes: Int64Array) -> SkewFacts:
     )
 
 
-def facts_as_json(facts: ShuffleFacts) -> dict[str, Any]:
-    """Return the facts as values that ``json.dumps`` takes."""
-    arrays = ("subpartition_rows", "subpartition_bytes")
-    return asdict(facts) | {name: getattr(facts, name).tolist() for name in arrays}
+@dataclass(frozen=True, slots=True)
+class PendingFacts(Report):
+    """What a stream with a flush interval has pending at a path."""
+
+    path: str
+    num_commits: int
+    num_rows: int
+    """Rows written; a flush keeps the latest of each key."""
+    num_bytes: int
+    """Bytes of their data files."""
+
+    @property
+    def counts(self) -> str:
+        """All of it in a few words."""
+        return (
+            f"{count_of(self.num_commits, 'pending commit')} of {count_of(self.num_rows, 'row')}, "
+            f"{format_bytes(self.num_bytes)}"
+        )
+
+    def _lines(self) -> Iterator[str]:
+        yield self.path
+        yield f"  no version yet; {self.counts}: 'arrow-shuffle flush' makes one"
 
 
-def report_as_json(report: VerifyReport) -> dict[str, Any]:
-    """Return a verify report as values that ``json.dumps`` takes."""
-    return {
-        "path": report.path,
-        "version": report.version,
-        "ok": report.ok,
-        "num_files": report.num_files,
-        "num_chunks": report.num_chunks,
-        "num_rows": report.num_rows,
-        "num_bytes": report.num_bytes,
-        "placement": report.placement,
-        "problems": [
-            {"error": type(problem).__name__, "message": str(problem)}
-            for problem in report.problems
-        ],
-    }
+def pending_facts(path: str) -> PendingFacts:
+    """Count the pending commits.
+
+    Raises
+    ------
+    ShuffleError
+        The path holds nothing, or the log cannot be read.
+    """
+    storage = open_storage(path)
+    check_there(storage)
+    log = CommitLog(storage)
+    entries = log.read(partial(pending_outputs, log)).entries
+    return PendingFacts(
+        storage.root,
+        len(entries),
+        sum(entry.num_rows for entry in entries),
+        sum(entry.num_bytes for entry in entries),
+    )
+
+
+_STEPS = {
+    "partition_ns": "finding subpartitions",
+    "gather_ns": "collecting and gathering",
+    "encode_ns": "encoding",
+    "write_ns": "writing",
+    "merge_ns": "merging",
+}
+_CAUSES = {
+    "full_buffer_flushes": "full buffer",
+    "switch_flushes": "change between one and all",
+    "final_flushes": "end of a task",
+    "large_row_flushes": "a row larger than the buffer",
+}
+
+
+def work_lines(counters: Mapping[str, int]) -> list[str]:
+    """Describe where map tasks spent their time, and why they wrote regions.
+
+    ``counters`` are sums of :class:`~arrow_format.write.counters.MapCounters`, some maybe missing.
+    """
+    lines = []
+    times = {what: counters.get(name, 0) for name, what in _STEPS.items()}
+    if total := sum(times.values()):
+        shares = [f"{what} {ns / total:.0%}" for what, ns in times.items() if ns]
+        lines.append(f"{total / 1e9:.1f} s in all: {', '.join(shares)}")
+    flushes = [f"{what} {counters[name]:,}" for name, what in _CAUSES.items() if counters.get(name)]
+    if flushes:
+        lines.append(f"buffers written because of: {', '.join(flushes)}")
+    if large := counters.get("large_batches", 0):
+        lines.append(f"batches larger than the buffer: {large:,}")
+    if failed := counters.get("failed_rewrites", 0):
+        lines.append(f"map outputs whose regions could not be joined: {failed:,}")
+    if failed := counters.get("failed_directories", 0):
+        lines.append(f"directories given up, full or broken: {failed:,}")
+    return lines
 
 
 def result_lines(facts: ShuffleFacts) -> list[str]:

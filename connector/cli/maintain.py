@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from arrow_format.errors import OptionError, ShuffleError, ShuffleNotFoundError
-from connector.cli.output import JsonOption, PathArgument, progress, show_result
+from connector.cli.output import (
+    JsonOption,
+    PathArgument,
+    print_json,
+    print_lines,
+    progress,
+    show,
+    show_all,
+)
 
 if TYPE_CHECKING:
     from arrow_format.options import MergeBy, RewriteChoice
@@ -41,19 +49,17 @@ def merge(
     from arrow_format.jobs.merge import merge_shuffle, plan_merge
     from arrow_format.read.shuffle import open_shuffle
     from arrow_format.write.merge_policy import MergePolicy
-    from connector.cli.summaries import merge_plan_lines, plan_as_json, report_as_json, report_lines
 
     policy = MergePolicy(rewrite=cast("RewriteChoice", rewrite))
     way = cast("MergeBy", by)
     plan = plan_merge(open_shuffle(path), policy, way)
     if dry_run:
-        show_result(plan_as_json(plan) if as_json else merge_plan_lines(plan))
+        show(plan, as_json=as_json)
         return
     started = time.perf_counter()
     with progress(f"Merging {plan.path}", plan.num_bytes) as advance:
         report = merge_shuffle(path, by=way, policy=policy, on_bytes=advance)
-    seconds = time.perf_counter() - started
-    show_result(report_as_json(report) if as_json else report_lines(report, seconds))
+    show(report, as_json=as_json, seconds=time.perf_counter() - started)
 
 
 def gc(
@@ -84,7 +90,6 @@ def gc(
     Rows of a stream that have waited longer than its flush interval become a version first.
     """
     from arrow_format.streaming.collection import collect_garbage
-    from connector.cli.summaries import gc_as_json, gc_lines
     from connector.options.text import parse_duration
 
     span = parse_duration(retention, "--retention")
@@ -92,7 +97,7 @@ def gc(
         report = collect_garbage(
             path, retention=span, compact_log=compact_log, dry_run=dry_run, on_bytes=advance
         )
-    show_result(gc_as_json(report) if as_json else gc_lines(report))
+    show(report, as_json=as_json)
 
 
 def consumers(
@@ -105,7 +110,6 @@ def consumers(
 ) -> None:
     """Show the consumers of a shuffle and the progress of each, or forget one."""
     from arrow_format.streaming.consumption import forget_consumer, list_consumers
-    from connector.cli.summaries import consumers_as_json, consumers_lines
 
     if forget is not None and not forget_consumer(path, forget):
         names = ", ".join(consumer.name for consumer in list_consumers(path)) or "none"
@@ -114,7 +118,7 @@ def consumers(
     states = list_consumers(path)
     if forget is None and not states:
         _check_is_shuffle(path)
-    show_result(consumers_as_json(path, states) if as_json else consumers_lines(path, states))
+    show_all(path, "consumer", states, as_json=as_json)
 
 
 def _check_is_shuffle(path: str) -> None:
@@ -143,13 +147,13 @@ def release(
         msg = f"{what} would be removed for good; give --yes to do it"
         raise OptionError(msg)
     release_shuffle(path)
-    show_result([f"{what}: released"])
+    print_lines([f"{what}: released"])
 
 
 def _what_is_released(path: str) -> str:
     """Describe what a release removes; raise ShuffleNotFoundError where that is nothing."""
     from arrow_format.read.shuffle import open_shuffle
-    from connector.cli.summaries import pending_facts, pending_text
+    from connector.cli.inspection import pending_facts
 
     try:
         shuffle = open_shuffle(path)
@@ -157,11 +161,11 @@ def _what_is_released(path: str) -> str:
         waiting = pending_facts(path)
         if not waiting.num_commits:
             raise
-        return f"{waiting.path}: {pending_text(waiting)}, and no version"
+        return f"{waiting.path}: {waiting.counts}, and no version"
     what = f"{shuffle.path}: {shuffle.num_rows:,} rows in version {shuffle.version}"
     with contextlib.suppress(ShuffleError):  # a shuffle with a damaged log can be released too
         waiting = pending_facts(path)
-        return f"{what}, and {pending_text(waiting)}" if waiting.num_commits else what
+        return f"{what}, and {waiting.counts}" if waiting.num_commits else what
     return what
 
 
@@ -195,10 +199,7 @@ def flush(
         msg = f"{path}: holds no shuffle, and nothing is pending; check the path"
         raise ShuffleNotFoundError(msg)
     if as_json:
-        facts = None
-        if receipt is not None:
-            facts = {"version": receipt.version, "num_rows": receipt.num_rows}
-        show_result({"path": path, "flushed": facts})
+        print_json({"path": path, "flushed": receipt and receipt.as_json()})
     else:
         nothing = "nothing is due" if due else "nothing is pending"
-        show_result([str(receipt) if receipt else f"{path}: {nothing}"])
+        print_lines([str(receipt) if receipt else f"{path}: {nothing}"])

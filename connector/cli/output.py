@@ -12,10 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from arrow_format.report import printable
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from rich.console import Console
+
+    from arrow_format.report import Report
 
 PROGRAM = "arrow-shuffle"
 
@@ -50,28 +54,38 @@ def stdout() -> Console:
     return console
 
 
-def printable(text: str) -> str:
-    """Return ``text`` on one line, with control characters escaped: names may hold any."""
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode()
-        for c in text
-    )
-
-
 def print_json(value: dict[str, Any]) -> None:
     """Print JSON, one line per name, without control codes."""
     lines = (f"  {json.dumps(name)}: {json.dumps(item)}" for name, item in value.items())
     print("{\n" + ",\n".join(lines) + "\n}")
 
 
-def show_result(result: dict[str, Any] | Sequence[str]) -> None:
-    """Print lines, or JSON."""
-    if isinstance(result, dict):
-        print_json(result)
-        return
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines as they are, however long."""
     console = stdout()
-    for line in result:
+    for line in lines:
         console.print(line, soft_wrap=True)
+
+
+def show(report: Report, *, as_json: bool, seconds: float | None = None) -> None:
+    """Print a report: JSON, or its text, with how long it took in the first line."""
+    if as_json:
+        print_json(report.as_json())
+        return
+    first, *rest = str(report).splitlines()
+    print_lines([first if seconds is None else f"{first} ({seconds:.1f} s)", *rest])
+
+
+def show_all(path: str, noun: str, reports: Sequence[Report], *, as_json: bool) -> None:
+    """Print how many reports of a kind a path has, and each of them."""
+    from arrow_format.read.presentation import count_of
+
+    if as_json:
+        print_json({"path": path, f"{noun}s": [report.as_json() for report in reports]})
+        return
+    print_lines(
+        [f"{printable(path)}: {count_of(len(reports), noun)}", *(f"  {one}" for one in reports)]
+    )
 
 
 def print_error(message: str) -> None:

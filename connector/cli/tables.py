@@ -1,4 +1,4 @@
-"""What ``inspect``, ``head`` and ``verify`` show on a terminal, and values of Arrow as text."""
+"""What ``inspect`` and ``head`` show on a terminal, and values of Arrow as text."""
 
 from __future__ import annotations
 
@@ -15,17 +15,15 @@ from rich.text import Text
 
 from arrow_format.keys.combination import combine_text
 from arrow_format.read.presentation import count_of, format_bytes
+from arrow_format.report import printable
 from connector.cli.charts import skew_picture
-from connector.cli.inspection import order_text, partitioner_text, result_lines
-from connector.cli.output import print_error, printable
-from connector.cli.summaries import work_lines
+from connector.cli.inspection import order_text, partitioner_text, result_lines, work_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from rich.console import Console, RenderableType
 
-    from arrow_format.read.verify import VerifyReport
     from connector.cli.inspection import ShuffleFacts
 
 MAX_COLUMNS = 24
@@ -160,22 +158,6 @@ def show_rows(console: Console, rows: pa.Table, caption: str) -> None:
     if count < len(names):
         caption += f"; {len(names) - count} more columns do not fit, choose with --columns"
     console.print(f"  ({caption})", style="dim", soft_wrap=True)
-
-
-def show_report(console: Console, report: VerifyReport, seconds: float) -> None:
-    """Print the result of ``verify``, a line for every problem."""
-    checked = (
-        f"{count_of(report.num_files, 'file')}, {count_of(report.num_chunks, 'chunk')}, "
-        f"{count_of(report.num_rows, 'row')}, {format_bytes(report.num_bytes)}, "
-        f"placement: {report.placement}"
-    )
-    where = f"{printable(report.path)} version {report.version}"
-    if report.ok:
-        console.print(f"{where}: sound ({checked}, {seconds:.1f} s)", soft_wrap=True)
-        return
-    for problem in report.problems:
-        console.print(f"{type(problem).__name__}: {printable(str(problem))}", soft_wrap=True)
-    print_error(f"{where}: {count_of(len(report.problems), 'problem')} found; sound are {checked}")
 
 
 def cell_text(value: object) -> str:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from arrow_format.errors import OptionError
-from connector.cli.output import FOUND_WRONG, JsonOption, PathArgument, VersionOption, show_result
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from arrow_format.jobs.repair import RepairReport
-    from arrow_format.jobs.tags import TaggedVersion
-
-MAX_NUMBERS = 50
-"""Numbers that ``repair`` lists; ``--json`` lists all."""
+from connector.cli.output import (
+    FOUND_WRONG,
+    JsonOption,
+    PathArgument,
+    VersionOption,
+    print_json,
+    print_lines,
+    show,
+    show_all,
+)
 
 
 def rollback(
@@ -42,10 +41,9 @@ def rollback(
         path, version, expected_version=expected_version, undo_deletions=undo_deletions
     )
     if as_json:
-        facts = {"path": receipt.path, "version": receipt.version, "num_rows": receipt.num_rows}
-        show_result({**facts, "num_bytes": receipt.num_bytes})
+        print_json(receipt.as_json())
     else:
-        show_result([f"rolled back: {receipt}"])
+        print_lines([f"rolled back: {receipt}"])
 
 
 def alter(
@@ -71,8 +69,7 @@ def alter(
         msg = f"--rename {' '.join(rename)}: a column is named twice"
         raise OptionError(msg)
     altered = alter_columns(path, rename=names, drop=drop, expected_version=expected_version)
-    facts = {"path": altered.path, "version": altered.version, "columns": altered.schema.names}
-    show_result(facts if as_json else [str(altered)])
+    show(altered, as_json=as_json)
 
 
 def _old_and_new(pair: str) -> tuple[str, str]:
@@ -97,7 +94,10 @@ def tag(
 
     if not remove:
         tagged = tag_shuffle(path, name, version)
-        show_result({"path": path, **asdict(tagged)} if as_json else [f"{path}: tagged {tagged}"])
+        if as_json:
+            print_json({"path": path, **tagged.as_json()})
+        else:
+            print_lines([f"{path}: tagged {tagged}"])
         return
     if version is not None:
         msg = "--version: has no meaning with --remove, which removes the tag by its name"
@@ -106,26 +106,17 @@ def tag(
         names = ", ".join(tagged.name for tagged in list_tags(path)) or "none"
         msg = f"{path}: no version has the tag {name!r}; the tags are: {names}"
         raise OptionError(msg)
-    show_result({"path": path, "removed": name} if as_json else [f"{path}: removed tag {name}"])
+    if as_json:
+        print_json({"path": path, "removed": name})
+    else:
+        print_lines([f"{path}: removed tag {name}"])
 
 
 def tags(path: PathArgument, as_json: JsonOption = False) -> None:
     """Show the tags of a shuffle."""
     from arrow_format.jobs.tags import list_tags
 
-    listed = list_tags(path)
-    show_result(
-        {"path": path, "tags": [asdict(tagged) for tagged in listed]}
-        if as_json
-        else _tag_lines(path, listed)
-    )
-
-
-def _tag_lines(path: str, listed: Sequence[TaggedVersion]) -> list[str]:
-    from arrow_format.read.presentation import count_of
-    from connector.cli.output import printable
-
-    return [f"{printable(path)}: {count_of(len(listed), 'tag')}", *(f"  {tag}" for tag in listed)]
+    show_all(path, "tag", list_tags(path), as_json=as_json)
 
 
 def repair(
@@ -142,7 +133,7 @@ def repair(
     from arrow_format.jobs.repair import repair_shuffle
 
     report = repair_shuffle(path, dry_run=not yes)
-    show_result(_repair_as_json(report) if as_json else _repair_lines(report))
+    show(report, as_json=as_json)
     if not report.is_sound and report.dry_run:
         raise typer.Exit(FOUND_WRONG)
 
@@ -167,33 +158,4 @@ def relocate(
         msg = "give --moved or --copied"
         raise OptionError(msg)
     relocation = relocate_shuffle(path, "moved" if moved else "copied")
-    show_result(asdict(relocation) if as_json else [str(relocation)])
-
-
-def _repair_as_json(report: RepairReport) -> dict[str, Any]:
-    return {**asdict(report), "is_sound": report.is_sound}
-
-
-def _repair_lines(report: RepairReport) -> list[str]:
-    from connector.cli.output import printable
-
-    lines = [printable(str(report))]
-    shown = report.given_up[:MAX_NUMBERS]
-    lines += [f"  {printable(str(number))}" for number in shown]
-    if len(report.given_up) > MAX_NUMBERS:
-        left = len(report.given_up) - MAX_NUMBERS
-        lines.append(f"  ... and {left:,} more; --json lists all")
-    lines += [f"  made again: {printable(file)}" for file in report.checkpoints]
-    if report.consumers:
-        lines.append(
-            f"  consumers that would skip the next versions: {', '.join(report.consumers)}; forget "
-            "them ('arrow-shuffle consumers --forget') before the next write"
-        )
-    if report.moved and report.dry_run:
-        lines.append(
-            f"  {len(report.moved):,} file(s) would be moved to commit_log/damaged. Stop all "
-            "writers, and give --yes to do it"
-        )
-    elif report.moved:
-        lines.append(f"  {len(report.moved):,} file(s) moved to commit_log/damaged")
-    return lines
+    show(relocation, as_json=as_json)

@@ -157,15 +157,6 @@ def seconds(name: str, value: str) -> float:
     return parse_duration(value, f"option {name}").total_seconds()
 
 
-def duration_text(duration: timedelta) -> str:
-    """Write a duration in the largest unit that gives a whole number."""
-    total = int(duration.total_seconds())
-    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
-        if total and total % length == 0:
-            return f"{total // length}{unit}"
-    return f"{total}s"
-
-
 # Subpartitions and pins ---------------------------------------------------------------------------
 
 

@@ -92,7 +92,7 @@ class TestVersions:
         assert report.num_files == 4
         assert report.num_bytes == sum(file.num_bytes for file in report.files) > 0
         assert not any(Path(file.path).exists() for file in report.files)
-        assert "versions expired" in str(report)
+        assert "; expired: 2 versions" in str(report)
         assert collect_garbage(tmp_path, retention=NONE).num_files == 0
 
     @guarantee("incomplete newest version")

@@ -86,8 +86,8 @@ def test_reports_show_their_text_in_a_notebook(tmp_path):
         write_shuffle(rows, path, keys="p", num_subpartitions=2, mode="append", options=FAST)
     merged = merge_shuffle(path)
     assert str(merged).startswith(f"{path}: merged into version 3\n  map outputs  2 -> 1\n")
-    assert str(merge_shuffle(path)) == f"{path}: nothing to merge in version 3"
+    assert str(merge_shuffle(path)) == f"{path} version 3: nothing is worth merging"
     deleted, collected = delete_rows(path, {"p": [1]}), collect_garbage(path)
     for report in (merged, deleted, collected):
         assert report._repr_html_() == f"<pre>{html.escape(str(report))}</pre>"
-        assert "(" not in str(report).splitlines()[0], "no dump of its fields"
+        assert f"{type(report).__name__}(" not in str(report), "no dump of its fields"

@@ -42,7 +42,6 @@ from arrow_format.process_identity import ProcessIdentity, this_process
 from arrow_format.storage.open import open_storage
 from arrow_format.streaming.consumption import Consumer
 from arrow_format.streaming.lease import LEASE_SECONDS
-from connector.cli.summaries import gc_as_json, gc_lines
 from tests.support.consumers import ConsumerRegistry
 from tests.support.guarantees import guarantee
 from tests.support.interrupted_storage import instead_of_first_entry
@@ -353,11 +352,10 @@ def test_a_dry_run_says_what_would_be_released_and_releases_nothing(tmp_path, de
         "pending": f"the result, the application that made it has ended: {dead}",
     }
     assert said.released == expected[kind]
-    assert f"would be released: {said.released}" in str(said)
-    assert f"  result    would be released: {said.released}" in gc_lines(said)
+    assert f"  result    would be released: {said.released}" in str(said).splitlines()
     done = collect_garbage(tmp_path, retention=NONE)
-    assert done.released == gc_as_json(done)["released"] == said.released
-    assert f"; released: {said.released}" in str(done)
+    assert done.released == done.as_json()["released"] == said.released
+    assert f"  result    released: {said.released}" in str(done).splitlines()
     assert collect_garbage(tmp_path, retention=NONE).released is None
 
 

@@ -188,8 +188,9 @@ def test_all_up_to_a_tag_stays_when_its_segment_is_removed(path, version):
 def test_a_dry_run_names_the_tag(path):
     tag_shuffle(path, "b", 2)
     report = collect_garbage(path, retention=NOW, dry_run=True)
-    assert [str(hold) for hold in report.holds] == ["tag b: version 2"]
-    assert "kept by tag b: version 2" in str(report)
+    said = "tag b: version 2; 'arrow-shuffle tag --remove' removes it"
+    assert [str(hold) for hold in report.holds] == [said]
+    assert f"  kept by   {said}" in str(report).splitlines()
 
 
 def test_files_of_map_outputs_are_removed_though_two_tags_name_others_of_the_job(path):

@@ -8,8 +8,9 @@ import pytest
 from arrow_format import open_shuffle
 from arrow_format.errors import OptionError
 from arrow_format.log.names import entry_path
+from arrow_format.read.presentation import duration_text
 from connector.cli import main as cli
-from connector.options.text import duration_text, parse_duration
+from connector.options.text import parse_duration
 from tests.support.logs import start_job
 from tests.support.small_shuffles import files_below, numbered, values, write_tasks
 
@@ -83,7 +84,7 @@ def test_json(run, path):
     assert done == said | {"dry_run": False}
     assert done["num_bytes"] == sum(file["num_bytes"] for file in done["files"]) > 0
     assert (done["oldest_version"], done["newest_version"]) == (2, 2)
-    assert done["retention_seconds"] == 0
+    assert done["retention"] == "P0D"
 
 
 @pytest.mark.parametrize("text", ["1", "h", "-1h", "1.5h", "1h30m", "", "1000000000d", "1w"])

@@ -26,8 +26,6 @@ from connector.cli import main as cli
 from connector.cli import tables as cli_tables
 from connector.cli.charts import skew_picture
 from connector.cli.inspection import measure_skew, partitioner_text
-from connector.cli.output import printable
-from connector.cli.summaries import merge_plan_lines
 from integration.programs.region_picture import region_picture
 from tests.support.small_shuffles import numbered, write_tasks
 
@@ -135,8 +133,10 @@ class TestPlan:
     def test_as_json(self, run, path):
         found = json.loads(run("plan", path, "--subpartitions", "3", "--json")[1])
         expected = open_shuffle(path).plan(3)
-        assert (found["num_reads"], found["num_bytes"]) == (2, expected.num_bytes)
-        (group,) = found["groups"]
+        plan = found["plan"]
+        assert (plan["num_reads"], plan["num_bytes"]) == (2, expected.num_bytes)
+        assert (plan["num_chunks"], plan["version_bytes"]) == (2, open_shuffle(path).num_bytes)
+        (group,) = plan["groups"]
         assert (group["first"], group["end"], len(group["files"])) == (3, 4, 2)
         (read,) = group["files"][0]["reads"]
         assert read["chunks"] == [[0, 0]]
@@ -144,7 +144,7 @@ class TestPlan:
     def test_a_long_plan_is_cut(self, run, tmp_path):
         write_tasks(tmp_path, [[numbered([3])]] * 111, N)
         lines = run("plan", tmp_path)[1].splitlines()
-        assert lines[-2] == "... and 23 more lines; --json has all"
+        assert lines[-2] == "  ... and 23 more; JSON has all"
         assert lines[-1].startswith("111 reads of 111 chunks")
 
     def test_of_a_version_and_of_nothing(self, run, path, tmp_path):
@@ -432,7 +432,7 @@ class TestVerify:
         status, out, err = run("verify", path)
         assert (status, err) == (0, "")
         assert f"{path} version 2: sound (2 files, 2 chunks, 1,200 rows, " in out
-        assert ", placement: checked, " in out
+        assert ", placement: checked) (" in out
 
     def test_as_json(self, run, path):
         status, out, err = run("verify", path, "--json", "--version", 1)
@@ -446,7 +446,7 @@ class TestVerify:
             table_of(50), tmp_path, num_subpartitions=2, partitioner=RoundRobinPartitioner(),
             options=FAST,
         )  # fmt: skip
-        assert ", placement: unknown, " in run("verify", tmp_path)[1]
+        assert ", placement: unknown) (" in run("verify", tmp_path)[1]
         assert json.loads(run("verify", tmp_path, "--json")[1])["placement"] == "unknown"
 
     def test_lists_every_damaged_file(self, run, damaged):
@@ -600,15 +600,16 @@ class TestMerge:
         assert (merge["rewrite"], merge["first"], merge["end"]) == (False, 0, 5)
         report = json.loads(run("merge", several, "--json")[1])
         assert report["version"] == 6
-        assert report["merges"] == [merge]
-        assert report["before"]["num_map_outputs"] == 5
-        assert report["after"]["num_map_outputs"] == report["after"]["num_files"] == 1
+        assert report["plan"]["merges"] == [merge]
+        assert report["num_map_outputs"] == [5, 1]
+        assert (report["before"]["num_files"], report["after"]["num_files"]) == (5, 1)
 
     def test_nothing_is_worth_it(self, run, several):
         run("merge", several)
         for extra in ([], ["--dry-run"]):
             status, out, _ = run("merge", several, *extra)
-            assert (status, out) == (0, f"{several} version 6: nothing is worth merging\n")
+            assert status == 0
+            assert out.startswith(f"{several} version 6: nothing is worth merging")
 
     def test_a_single_map_output(self, run, tmp_path):
         options = WriteOptions(sync=False, sort_buffer_bytes=8_192)
@@ -633,15 +634,15 @@ class TestMerge:
         plan = MergePlan("x", 1, merges, (facts, facts))
         spark = "  This is 2 tasks in one process; Spark does them concurrently: "
         call = "arrow_shuffle.merge_shuffle(spark, path, by='map_output')"
-        assert merge_plan_lines(plan)[-1] == spark + call
-        assert len(merge_plan_lines(MergePlan("x", 1, merges[:1], (facts,)))) == 2
+        assert str(plan).splitlines()[-1] == spark + call
+        assert len(str(MergePlan("x", 1, merges[:1], (facts,))).splitlines()) == 2
 
     def test_long_plans_are_cut(self):
         merges = (PlannedMerge(rewrite=False, first=0, end=2),) * 50
         plan = MergePlan("x", 1, merges, (Facts(2, 2, 10, 10, 10),) * 50)
-        lines = merge_plan_lines(plan)
+        lines = str(plan).splitlines()
         assert len(lines) == 22
-        assert lines[-1] == "  ... and 30 more; --json lists all"
+        assert lines[-1] == "  ... and 30 more; JSON has all"
 
     def test_damage_is_found_and_nothing_merged(self, run, damaged):
         directory, names = damaged
@@ -844,8 +845,3 @@ def test_skew_counts_only_subpartitions_with_rows():
 )
 def test_a_partitioner_in_words(description, text):
     assert partitioner_text(description) == text
-
-
-def test_printable_leaves_other_scripts_alone():
-    assert printable("größe 列") == "größe 列"
-    assert printable("a\tb\u202e\udcff") == r"a\tb\u202e\udcff"

@@ -54,7 +54,8 @@ def test_alter(path, command):
     status, text = command("alter", path, "--rename", "v=number", "--drop", "s")
     assert (status, text) == (0, f"{path}: version 4 has the columns p, number\n")
     status, text = command("alter", path, "--rename", "p=part", "--expected-version", 4, "--json")
-    assert json.loads(text) == {"path": str(path), "version": 5, "columns": ["part", "number"]}
+    schema = {"part": "int32", "number": "int64"}
+    assert json.loads(text) == {"path": str(path), "version": 5, "schema": schema}
     assert open_shuffle(path).schema.names == ["part", "number"]
     for arguments, code, problem in (
         (["--drop", "part"], 2, "decides the subpartition of each row"),
@@ -154,7 +155,7 @@ def test_repair(path, command):
     assert [lost["number"] for lost in facts["given_up"]] == [3]
     status, text = command("repair", path, "--yes")
     assert status == 0
-    assert "1 file(s) moved to commit_log/damaged" in text
+    assert "1 file moved to commit_log/damaged" in text
     assert open_shuffle(path).version == 2
     assert command("repair", path)[0] == 0
 

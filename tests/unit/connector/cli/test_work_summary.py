@@ -1,7 +1,7 @@
 """What ``inspect`` says of the work of map tasks."""
 
 from arrow_format.write.counters import MapCounters, sum_counters
-from connector.cli.summaries import work_lines
+from connector.cli.inspection import work_lines
 
 
 def test_times_as_shares_and_reasons_as_counts():
