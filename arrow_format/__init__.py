@@ -25,7 +25,7 @@ _HOME = {
     "arrow_format.jobs.append": "append_shuffle",
     "arrow_format.jobs.delete_rows": "delete_rows",
     "arrow_format.jobs.deletion_receipt": "DeletionReceipt",
-    "arrow_format.jobs.erasure": "ErasureStatus erasure_status",
+    "arrow_format.jobs.erasure": "erasure_status",
     "arrow_format.jobs.gc_files": "GcReport",
     "arrow_format.jobs.merge": "MergeReport merge_shuffle",
     "arrow_format.jobs.receipt": "ShuffleReceipt",

@@ -13,7 +13,6 @@ from arrow_format import ConsumerState as ConsumerState
 from arrow_format import Consumption as Consumption
 from arrow_format import CorruptShuffleError as CorruptShuffleError
 from arrow_format import DeletionReceipt as DeletionReceipt
-from arrow_format import ErasureStatus as ErasureStatus
 from arrow_format import FlushOptions as FlushOptions
 from arrow_format import FlushReason as FlushReason
 from arrow_format import FormatVersionError as FormatVersionError

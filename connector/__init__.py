@@ -15,7 +15,7 @@ from arrow_format.extras import is_installed, needed_by
 _HOME = {
     "arrow_format.jobs.delete_rows": "delete_rows",
     "arrow_format.jobs.deletion_receipt": "DeletionReceipt",
-    "arrow_format.jobs.erasure": "ErasureStatus erasure_status",
+    "arrow_format.jobs.erasure": "erasure_status",
     "arrow_format.jobs.receipt": "ShuffleReceipt",
     "connector.environment.findings": "Finding",
     "connector.environment.report": "EnvironmentReport check_environment",

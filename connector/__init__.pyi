@@ -1,7 +1,6 @@
 from arrow_format import __version__ as __version__
 from arrow_format.jobs.delete_rows import delete_rows as delete_rows
 from arrow_format.jobs.deletion_receipt import DeletionReceipt as DeletionReceipt
-from arrow_format.jobs.erasure import ErasureStatus as ErasureStatus
 from arrow_format.jobs.erasure import erasure_status as erasure_status
 from arrow_format.jobs.receipt import ShuffleReceipt as ShuffleReceipt
 from connector.environment.findings import Finding as Finding

@@ -1,8 +1,11 @@
-"""The receipt of a deletion of rows by key: a value that is kept until the last byte is gone."""
+"""The receipt of a deletion of rows by key: a value that is kept until the last byte is gone.
+
+A look (:mod:`arrow_format.jobs.erasure`) returns it with what is left of what held the rows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping  # noqa: TC003  read by msgspec
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,12 +33,45 @@ class HoldingFile:
     nothing said it. Here too, since a job's list of its roots may be gone before its files."""
 
 
+_KEEP = ", and keep that receipt in the place of this one"
+_COMPACT = "run arrow-shuffle gc {path} --compact-log when earlier versions may expire"
+
+_HOLDING = {
+    "versions": "versions   {found} may still hold the rows",
+    "files": "on disk    {found} may hold the rows",
+    "tags": "tags       {found} may hold the rows; remove them",
+    "rolled_back": "undone     version {found} was rolled back to one before the deletion; delete "
+    f"again{_KEEP}",
+    "pending": "pending    commits {found} may hold rows of the keys; run arrow-shuffle flush "
+    f"{{path}}, and delete again{_KEEP}",
+    "flushed": f"flushed    commits {{found}}, after the deletion; delete again{_KEEP}",
+    "unsearched_version": "unsearched versions up to {found}, appended while the deletion ran, may "
+    f"have rows of the keys; delete again{_KEEP}",
+    "unreachable": "unseen     {found}; mount them, and look again",
+    "bound_columns": "bounds     values of {found} are bounds of the range partitioner, in the log "
+    f"and the indexes; overwrite the shuffle with other bounds, and {_COMPACT}",
+    "statistics_columns": "statistics values of {found} in old entries of the log may be of "
+    f"deleted rows; {_COMPACT}",
+}
+"""Fields with what may hold the rows, and what to do where one is not empty."""
+
+_NOT_IN_LOG = {
+    "path",
+    "is_looked_at",
+    "versions",
+    "rolled_back",
+    "flushed",
+    "unreachable",
+    "files_with_dropped_columns",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class DeletionReceipt(Report):
     """What a deletion of the rows of given keys did, and what still holds these rows.
 
     It names no key. Keep it (:meth:`to_json`) until :func:`~arrow_format.erasure_status` says that
-    the last byte is gone.
+    the last byte is gone. That returns it *looked at*: what holds the rows is then what still does.
 
     Parameters
     ----------
@@ -67,20 +103,25 @@ class DeletionReceipt(Report):
         The oldest version that could be opened when the deletion was committed: versions from it to
         before :attr:`version` may hold the rows.
     tags
-        Tags of versions that may hold the rows, and these versions.
+        Tags of versions that may hold the rows, and these versions. Looked at: that name a file of
+        the receipt.
     pending
         Numbers of pending commits that hold rows of the keys, or may; also of those that came while
-        the deletion ran.
+        the deletion ran. Looked at: that were not flushed.
     bound_columns
         Key columns of which a deleted value is a bound of the range partitioner. Bounds are in the
-        log and in every index, of versions until the shuffle is overwritten with others.
+        log and in every index, of versions until the shuffle is overwritten with others. Looked at:
+        all of them, or none once the newest version, the tags and the entries of the log have other
+        bounds. Bounds of a later write are not among them, whatever values they are: only another
+        deletion looks for its keys there.
     statistics_columns
         Columns of which the log has a smallest or largest value that may be a deleted one: in
         entries before :attr:`version`, of files that it has no more. Or a bound of ranges, of a
-        shape that the shuffle had before.
+        shape that the shuffle had before. Looked at: none once the log has nothing from before the
+        deletion.
     files
         Files that held the rows or may have: the replaced ones, and those that only earlier
-        versions and tags name.
+        versions and tags name. Looked at: of which the data or the index exists.
     is_repetition
         Whether the transaction was committed before: nothing was deleted now, and the rest is of
         its first commit.
@@ -88,6 +129,24 @@ class DeletionReceipt(Report):
         Whether files were written again without the rows. Else they were only marked as gone, and
         no later look says that the last byte is; so :attr:`files` has those with masks alone, and
         bounds were not looked for.
+    is_looked_at
+        Whether it is what :func:`~arrow_format.erasure_status` returned. The fields from here on
+        are of the look, and empty without one.
+    versions
+        First and last of each range of versions, ascending, that can be opened and name a file of
+        the receipt, or one that a merge or a later deletion made of such files after
+        :attr:`rolled_back`. Of those before the deletion some between the two may name none.
+    rolled_back
+        The last version that brought rows back which deletions had taken away, this one among them
+        or one committed close to it; 0 for none. The rows may be in files of any name since.
+    flushed
+        Pending commits of the receipt that were flushed since: a version may have their rows again.
+    unreachable
+        Local directories of files that cannot be seen from this machine: they do not hold the id
+        that a job put there.
+    files_with_dropped_columns
+        Files of the newest version that have columns which were dropped: dropping erases nothing.
+        Values of the rows that were not deleted; :attr:`is_gone` says nothing of them.
     """
 
     path: str
@@ -109,6 +168,22 @@ class DeletionReceipt(Report):
     files: tuple[HoldingFile, ...]
     is_repetition: bool = False
     erases: bool = True
+    is_looked_at: bool = False
+    versions: tuple[tuple[Natural, Natural], ...] = ()
+    rolled_back: Natural = 0
+    flushed: tuple[Natural, ...] = ()
+    unreachable: tuple[str, ...] = ()
+    files_with_dropped_columns: Natural = 0
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether a look found that the last byte of the rows is gone, as far as a store lists it.
+
+        Versioning and soft delete of a store keep bytes that no listing shows. Rows that were only
+        marked as gone (``erase=False``) never are: nothing follows when their bytes go.
+        """
+        holding = any(getattr(self, name) for name in _HOLDING)
+        return self.is_looked_at and self.erases and not holding
 
     def to_json(self) -> str:
         """Return the receipt as JSON text, for :meth:`from_json`."""
@@ -133,10 +208,9 @@ class DeletionReceipt(Report):
             raise OptionError(msg) from error
 
     def in_log(self) -> dict[str, Any]:
-        """Return the receipt as the log keeps it, without its path, for :meth:`from_log`."""
+        """Return the receipt as the log keeps it, without path and look, for :meth:`from_log`."""
         value: dict[str, Any] = to_builtins(self, str_keys=True)
-        del value["path"]
-        return value
+        return {name: value[name] for name in value if name not in _NOT_IN_LOG}
 
     @staticmethod
     def from_log(value: Mapping[str, Any], path: str) -> DeletionReceipt:
@@ -152,68 +226,78 @@ class DeletionReceipt(Report):
         return replace(found, is_repetition=True)
 
     def _lines(self) -> Iterator[str]:
+        if not self.is_looked_at:
+            yield from self._done()
+        elif self.is_gone:
+            listed = ", as far as the store lists it" if "://" in self.path else ""
+            yield f"{self.path}: the last byte of the deleted rows is gone{listed}"
+        else:
+            yield f"{self.path}: the deleted rows are not gone"
+        yield from self._holding()
+        if "://" in self.path and (self.is_gone or (self.files and not self.is_looked_at)):
+            yield (
+                "  store      versioning and soft delete of the store keep bytes longer; see the "
+                "guide, Deletion by key"
+            )
+
+    def _done(self) -> Iterator[str]:
+        """Yield what the deletion did."""
         keys = count_of(self.num_keys, "key")
         if self.is_repetition:
             yield f"{self.path}: is a repetition; nothing was deleted. The first time:"
         if not self.num_files:
             yield f"{self.path}: version {self.searched_version} has no row of {keys}"
-        else:
-            what = f"{count_of(self.num_rows, 'row')} of {keys} deleted"
-            if not self.num_rows:  # there is a file nevertheless
-                what = f"the rows of {keys}, all of them masked before, erased"
-            yield f"{self.path}: {what} as version {self.version}"
-            files = count_of(self.num_files, "file")
-            sizes = f"{format_bytes(self.num_bytes)} -> {format_bytes(self.written_bytes)}"
-            yield f"  rewritten  {files}, {sizes}" if self.erases else f"  masked     in {files}"
-        if self.unsearched_version:
-            yield (
-                f"  unsearched versions up to {self.unsearched_version} were appended meanwhile; "
-                "delete again if they may have rows of the keys"
-            )
-        if self.pending:
-            yield (
-                f"  pending    commits {', '.join(map(str, self.pending))} may hold rows of the "
-                f"keys; run arrow-shuffle flush {self.path}, and delete again"
-            )
-        if self.bound_columns:
-            yield (
-                f"  bounds     values of {', '.join(self.bound_columns)} are bounds of the range "
-                "partitioner, in the log and the indexes; overwrite the shuffle with other bounds, "
-                "and collect with --compact-log"
-            )
-        if self.statistics_columns:
-            yield (
-                f"  statistics values of {', '.join(self.statistics_columns)} in the log before it "
-                "may be of deleted rows; collect with --compact-log"
-            )
-        if not self.files:
             return
+        what = f"{count_of(self.num_rows, 'row')} of {keys} deleted"
+        if not self.num_rows:  # there is a file nevertheless
+            what = f"the rows of {keys}, all of them masked before, erased"
+        yield f"{self.path}: {what} as version {self.version}"
+        files = count_of(self.num_files, "file")
+        sizes = f"{format_bytes(self.num_bytes)} -> {format_bytes(self.written_bytes)}"
+        yield f"  rewritten  {files}, {sizes}" if self.erases else f"  masked     in {files}"
+
+    def _holding(self) -> Iterator[str]:
+        """Yield what holds the rows, or may, and what to do about it."""
+        if not self.erases and (self.files or self.is_looked_at):
+            yield (
+                "  not erased the rows were marked as gone; to erase them, delete the keys again "
+                f"without --no-erase{_KEEP}"
+            )
+        versions = self.versions or self._versions_before()
+        holding = {name: getattr(self, name) for name in _HOLDING} | {"versions": versions}
+        found = {name: _listed(values) for name, values in holding.items() if values}
+        if self.files:
+            one = f"{self.files[0].root or self.path}/{self.files[0].path}"
+            such_as = f" (such as {one})" if self.is_looked_at else ""
+            found["files"] = f"{count_of(len(self.files), 'file')}{such_as}"
+        for name, what in found.items():
+            yield f"  {_HOLDING[name].format(found=what, path=self.path)}"
+        if self.erases and (versions or self.files):
+            yield (
+                f"  next       arrow-shuffle gc {self.path} --retention 24h, a day after the "
+                "deletion (or with 0s now, if no reader needs the versions before); then check "
+                "this receipt"
+            )
+        if self.files_with_dropped_columns:
+            count = count_of(self.files_with_dropped_columns, "file")
+            yield (
+                f"  note       {count} of the newest version have columns that were dropped, which "
+                f"erases nothing; a merge that joins them does: arrow-shuffle merge {self.path} "
+                "--rewrite always"
+            )
+
+    def _versions_before(self) -> tuple[tuple[Natural, Natural], ...]:
+        """Return the range of versions that may hold the rows as far as the deletion knew."""
         last = self.version - 1 if self.num_files else self.version
-        if self.oldest_version <= last:
-            first = f"{self.oldest_version} to " if self.oldest_version < last else ""
-            files = count_of(len(self.files), "file")
-            yield f"  versions   {first}{last} may still hold the rows, in {files}"
-        if not self.erases:
-            yield (
-                f"  on disk    {count_of(len(self.files), 'file')} may hold the rows; to erase "
-                "them, delete the keys again without --no-erase"
-            )
-            return
-        for name, version in self.tags.items():
-            yield (
-                f"  tag        {name!r} keeps version {version}, which may hold the rows; remove it"
-            )
-        yield (
-            f"  next       arrow-shuffle gc {self.path} --retention 24h, a day from now (or with "
-            "0s now, if no reader needs the versions before); then check this receipt"
-        )
-        yield from kept_by_store(self.path)
+        is_known = self.files and self.oldest_version <= last and not self.is_looked_at
+        return ((self.oldest_version, last),) if is_known else ()
 
 
-def kept_by_store(path: str) -> Iterator[str]:
-    """Yield the line of a receipt or status about bytes that nothing here can see."""
-    if "://" in path:
-        yield (
-            "  store      versioning and soft delete of the store keep bytes longer; see the "
-            "guide, Deletion by key"
-        )
+def _listed(values: object) -> str:
+    """Return one value, or several, in a text; of a range its ends, of a tag its version too."""
+    if isinstance(values, Mapping):
+        return ", ".join(f"{name!r} (version {version})" for name, version in values.items())
+    if not isinstance(values, tuple):
+        return str(values)
+    ends = (value if isinstance(value, tuple) else (value,) for value in values)
+    return ", ".join(" to ".join(map(str, dict.fromkeys(each))) for each in ends)

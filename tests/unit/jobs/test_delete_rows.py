@@ -614,9 +614,11 @@ def test_a_file_that_was_not_removed_is_not_gone(tmp_path):
     stays.parent.mkdir(exist_ok=True)
     stays.write_bytes(content)
     status = erasure_status(tmp_path, receipt)
-    assert status.files == (str(stays),)
+    assert status.files == (held,)
     assert not status.is_gone
-    assert "on disk" in str(status)
+    assert f"on disk    1 file (such as {tmp_path / held.path}) may hold" in str(status)
+    stays.rename(stays.with_suffix(".index"))
+    assert erasure_status(tmp_path, receipt).files == (held,)
 
 
 def test_a_receipt_is_kept_as_json(tmp_path):
@@ -635,6 +637,25 @@ def test_a_receipt_is_kept_as_json(tmp_path):
     for text in bad:
         with pytest.raises(OptionError, match="not a receipt"):
             DeletionReceipt.from_json(text)
+
+
+def test_what_a_look_left_of_a_receipt_is_no_receipt(tmp_path):
+    append(tmp_path, 0)
+    receipt = delete_rows(tmp_path, {"k": [1]}, options=TINY)
+    assert (receipt.is_gone, receipt.is_looked_at) == (False, False)
+    looked_at = erasure_status(tmp_path, receipt)
+    assert (looked_at.is_gone, looked_at.is_looked_at) == (False, True)
+    collect_garbage(tmp_path, retention=NOW)
+    for again in (looked_at, DeletionReceipt.from_json(looked_at.to_json())):
+        assert again == looked_at
+        with pytest.raises(OptionError, match="give the one that delete_rows"):
+            erasure_status(tmp_path, again)
+    gone = erasure_status(tmp_path, receipt)
+    assert gone.is_gone
+    assert gone.as_json()["is_gone"]
+    assert replace(gone, versions=((1, 1), (3, 4))).is_gone is False
+    assert "1, 3 to 4 may still hold" in str(replace(gone, versions=((1, 1), (3, 4))))
+    assert receipt.in_log() == gone.in_log() | {"files": receipt.in_log()["files"]}
 
 
 def test_a_receipt_of_another_shuffle(tmp_path):
@@ -744,7 +765,7 @@ def test_pending_commits_with_rows_of_the_keys_are_in_the_receipt(tmp_path):
     collect_garbage(tmp_path, retention=NOW)
     status = erasure_status(tmp_path, receipt)
     assert (status.pending, status.versions, status.is_gone) == ((2,), (), False)
-    assert len(status.files) == 2
+    assert len(status.files) == 1
     flush_pending(tmp_path, options=TINY)
     assert 3 in open_shuffle(tmp_path).read().read_all()["k"].to_pylist()
     status = erasure_status(tmp_path, receipt)
@@ -767,6 +788,6 @@ def test_in_an_object_store(s3):
     assert receipt.num_rows == 20
     left = open_shuffle(path, storage_options=s3.options).read().read_all()
     assert sorted(left["v"].to_pylist()) == [v for v in range(800) if v % 40 != 3]
-    assert len(erasure_status(path, receipt, storage_options=s3.options).files) == 4
+    assert erasure_status(path, receipt, storage_options=s3.options).files == receipt.files
     collect_garbage(path, retention=NOW, storage_options=s3.options)
     assert erasure_status(path, receipt, storage_options=s3.options).is_gone
