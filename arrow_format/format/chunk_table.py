@@ -1,14 +1,13 @@
 """Where the chunks of a data file are, which frames they have, and which columns those hold. Pure.
 
-A chunk of encoding ``FRAMES`` is zstd frames one behind the other, each of the packed columns that
-name it, in their order. One of encoding ``IPC`` is a single frame, an Arrow message that all
-columns name. See ``docs/format/reading.md`` and ``docs/adr/0011-column-frames.md``.
+A chunk is frames one behind the other, each of the packed columns that name it, in their order; but
+one of encoding ``MESSAGE`` is a single frame, an Arrow message that all columns name. See
+``docs/format/reading.md`` and ``docs/adr/0011-column-frames.md``.
 """
 
 from __future__ import annotations
 
 from dataclasses import InitVar, dataclass, field, fields
-from enum import IntEnum
 from itertools import accumulate, islice, pairwise, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,18 +23,9 @@ if TYPE_CHECKING:
     from arrow_format.model import Int64Array
 
 
-class Encoding(IntEnum):
-    """How the bytes of one chunk are stored."""
-
-    IPC = 0
-    """An encapsulated Arrow IPC record batch message."""
-    FRAMES = 1
-    """Zstd frames of packed columns."""
-
-
-FRAMES = int(Encoding.FRAMES)
-"""As a plain integer: Python 3.11 finds a member of an enumeration by a function in Python."""
-
+MESSAGE = 0
+"""Encoding of a chunk that is an encapsulated Arrow IPC record batch message; see :mod:`.codecs`
+for others, which all have frames of packed columns."""
 
 MANY_CHUNKS = 24
 """Of so many chunks arrays find the places of columns faster than a loop over plain integers."""
@@ -56,7 +46,7 @@ class ChunkPlaces(NamedTuple):
     num_rows: int
     """Rows of the chunk."""
     encoding: int
-    """Mostly a value of :class:`Encoding`; another where a newer version wrote the chunk."""
+    """Of its codec; another where a newer version wrote the chunk."""
     number: list[int]
     """Of each of these frames, among all of the chunk."""
     offset: list[int]
@@ -95,7 +85,7 @@ class ChunkFrames:
     """The frames of one chunk."""
 
     encoding: int
-    """Mostly a value of :class:`Encoding`; another where a newer version wrote the chunk."""
+    """Of its codec; another where a newer version wrote the chunk."""
     column_frame: Sequence[int]
     """Number of the frame that holds each column."""
     column_raw_length: Sequence[int]
@@ -113,7 +103,7 @@ class ChunkFrames:
     @property
     def raw_length(self) -> int:
         """Bytes of the chunk before compression: of its packed columns, or of the message."""
-        return sum(self.column_raw_length) if self.encoding == Encoding.FRAMES else self.num_bytes
+        return self.num_bytes if self.encoding == MESSAGE else sum(self.column_raw_length)
 
     @property
     def edges(self) -> list[int]:
@@ -141,7 +131,7 @@ class ChunkTable:
     offset: Int64Array
     """Byte in the data file at which it starts, a multiple of 8."""
     encoding: npt.NDArray[np.uint8]
-    """Values of :class:`Encoding`."""
+    """Those of the codecs."""
     num_frames: npt.NDArray[np.int32]
     """How many frames it has."""
     column_frame: npt.NDArray[np.int32]
@@ -168,7 +158,7 @@ class ChunkTable:
             first_frame = np.append(0, np.cumsum(self.num_frames, dtype=np.int64))
             length = np.add.reduceat(self.frame_length, first_frame[:-1])
             raw = self.column_raw_length.sum(axis=1, dtype=np.int64)
-            known = first_frame, length, np.where(self.encoding == Encoding.FRAMES, raw, length)
+            known = first_frame, length, np.where(self.encoding == MESSAGE, length, raw)
         for name, value in zip(("first_frame", "length", "raw_length"), known, strict=True):
             object.__setattr__(self, name, value)
 

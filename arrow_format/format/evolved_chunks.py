@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from arrow_format.arrays.row_fit import RowFit
 from arrow_format.arrays.schema_evolution import has_same_columns
-from arrow_format.format.chunk_codec import ChunkDecoder, OpenChunks, StoredChunk
+from arrow_format.format.codec import OpenChunks, StoredChunk
+from arrow_format.format.codecs import ChunkDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,6 +43,7 @@ class _EvolvedChunks(OpenChunks):
         self._fit = fit
         self.schema = fit.schema
         self.num_rows = chunks.num_rows
+        self.are_views = chunks.are_views
 
     def columns(self, positions: Sequence[int]) -> list[pa.Array]:
         stored = self._chunks.columns(self._fit.sources(positions))

@@ -15,7 +15,8 @@ import pyarrow as pa
 from arrow_format.arrays.buffers import fixed_width_values, text_offsets, to_arrow
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
 from arrow_format.format.batch_frame import MALFORMED, decode_batches, encode_batch
-from arrow_format.format.chunk_table import ChunkTable, Encoding
+from arrow_format.format.chunk_table import MESSAGE, ChunkTable
+from arrow_format.format.codecs import LAST_ENCODING
 from arrow_format.format.part_table import PartTable
 from arrow_format.format.regions import MAX_REGION_ROWS, PrefixSums, RegionKind
 from arrow_format.model import MAX_INTEGER
@@ -362,7 +363,7 @@ def _check_parts(
 
 def _is_message(chunks: ChunkTable) -> NDArray[np.bool_]:
     """Return of each chunk whether it is a message, of which no column says its bytes."""
-    is_message: NDArray[np.bool_] = chunks.encoding != Encoding.FRAMES
+    is_message: NDArray[np.bool_] = chunks.encoding == MESSAGE
     if is_message.any():
         is_message &= ~chunks.column_raw_length.any(axis=1)
     return is_message
@@ -371,9 +372,7 @@ def _is_message(chunks: ChunkTable) -> NDArray[np.bool_]:
 def _check_sizes(chunks: ChunkTable) -> None:
     """Refuse chunks that would expand to more bytes or rows than any writer makes."""
     rows = chunks.num_rows
-    framed = (chunks.encoding == Encoding.FRAMES) & (
-        chunks.raw_length <= MOST_ZSTD_RATIO * chunks.length
-    )
+    framed = (chunks.encoding != MESSAGE) & (chunks.raw_length <= MOST_ZSTD_RATIO * chunks.length)
     sound = (
         (chunks.raw_length > 0)
         & (framed | _is_message(chunks))
@@ -381,7 +380,7 @@ def _check_sizes(chunks: ChunkTable) -> None:
         & (rows <= MAX_CHUNK_ROWS)
     )
     # Sizes of unknown, later encodings cannot be judged; those are refused when they are read.
-    sound |= chunks.encoding > max(Encoding)
+    sound |= chunks.encoding > LAST_ENCODING
     if not sound.all():
         chunk = int(np.flatnonzero(~sound)[0])
         msg = (

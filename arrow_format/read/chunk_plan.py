@@ -15,7 +15,7 @@ import numpy as np
 
 from arrow_format.arrays.row_sizes import runs_within
 from arrow_format.errors import OptionError
-from arrow_format.format.chunk_table import FRAMES, ChunkPlaces
+from arrow_format.format.chunk_table import MESSAGE, ChunkPlaces
 from arrow_format.format.regions import RegionKind
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ def with_places(chunk: ChunkRead, places: ChunkPlaces, max_gap_bytes: int) -> Ch
     ``max_gap_bytes``: to cut it into its frames would gain nothing.
     """
     unwanted = chunk.length - sum(places.length)
-    if (places.length and unwanted <= max_gap_bytes) or places.encoding != FRAMES:
+    if (places.length and unwanted <= max_gap_bytes) or places.encoding == MESSAGE:
         return ChunkRead(*chunk[:7], None, places)
     pieces: list[tuple[int, int]] = []
     end = most = 0

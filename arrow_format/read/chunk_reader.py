@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
-from arrow_format.format.chunk_codec import EncodedChunk, StoredChunk, check_frame
-from arrow_format.format.chunk_table import MANY_CHUNKS, Encoding
+from arrow_format.format.chunk_table import MANY_CHUNKS, MESSAGE
+from arrow_format.format.codec import EncodedChunk, StoredChunk, check_frame
+from arrow_format.format.codecs import codec_of_chunk
 from arrow_format.format.regions import RegionKind
 from arrow_format.read.buffer_pool import ReadBufferPool
 from arrow_format.read.chunk_plan import ChunkRead, plan_chunks, with_places
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from arrow_format.format.chunk_codec import ChunkDecoder
     from arrow_format.format.chunk_table import ChunkPlaces, ChunkTable
+    from arrow_format.format.codecs import ChunkDecoder
     from arrow_format.format.evolved_chunks import ChunkDecoders
     from arrow_format.format.part_table import PartTable
     from arrow_format.model import Int64Array
@@ -102,8 +103,9 @@ class ChunkReader:
         """Return a whole chunk as it is stored, with no column decoded if that can be."""
         names = self.index.metadata.data_schema.names
         frames = self.index.regions[chunk.part].chunks.frames(chunk.chunk)
-        if frames.encoding == Encoding.FRAMES:
+        if frames.encoding != MESSAGE:
             with self.located(chunk):
+                codec_of_chunk(frames.encoding)  # or it is not known what is copied
                 for number, (start, stop) in enumerate(pairwise(frames.edges)):
                     check_frame(memoryview(stored)[start:stop], frames, number, names)
         else:
@@ -211,7 +213,7 @@ class ChunkReader:
 
     def is_plain(self, chunk: ChunkRead) -> bool:
         """Whether a chunk is a plain Arrow message, whose columns may be views of what was read."""
-        return int(self.index.regions[chunk.part].chunks.encoding[chunk.chunk]) == Encoding.IPC
+        return int(self.index.regions[chunk.part].chunks.encoding[chunk.chunk]) == MESSAGE
 
     def gone(self, chunk: ChunkRead) -> NDArray[np.bool_] | None:
         """Return of each row wanted of a chunk whether a mask took it; None: it took none."""

@@ -19,15 +19,16 @@ from arrow_format.arrays.buffers import to_arrow
 from arrow_format.arrays.extents import Extents
 from arrow_format.arrays.selection import take, take_runs
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
-from arrow_format.format.chunk_codec import batch_of
-from arrow_format.format.chunk_table import FRAMES
+from arrow_format.format.chunk_table import MESSAGE
+from arrow_format.format.codec import batch_of
 from arrow_format.format.regions import RegionKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from arrow_format.filters.row_filter import RowFilter
-    from arrow_format.format.chunk_codec import ChunkDecoder, OpenChunks, StoredChunk
+    from arrow_format.format.codec import OpenChunks, StoredChunk
+    from arrow_format.format.codecs import ChunkDecoder
     from arrow_format.format.regions import Region
     from arrow_format.model import Int32Array, Int64Array
     from arrow_format.read.chunk_plan import ChunkRead
@@ -62,7 +63,7 @@ class FetchedChunk(NamedTuple):
 
         A message is a view of its bytes, and what is broadcast comes for each subpartition.
         """
-        return self.part.places.encoding == FRAMES and self.source.is_unicast(self.chunk.part)
+        return self.part.places.encoding != MESSAGE and self.source.is_unicast(self.chunk.part)
 
     @property
     def packed_bytes(self) -> int:
@@ -112,11 +113,12 @@ def in_runs(
 ) -> Iterator[list[FetchedChunk]]:
     """Yield chunks in runs of those that are decoded together, in their order.
 
-    All of a run have one decoder, and the same ``of``. Several have ``most_bytes`` of packed
-    columns at most.
+    All of a run have one decoder, one codec, and the same ``of``. Several have ``most_bytes`` of
+    packed columns at most.
     """
     run: list[FetchedChunk] = []
     decoder: ChunkDecoder | None = None
+    encoding = None
     most, num_bytes, num_rows = min(FIRST_RUN_BYTES, most_bytes), 0, 0
     for one in fetched:
         of_chunk = one.packed_bytes
@@ -125,12 +127,14 @@ def in_runs(
         num_rows += end - first
         can_be_joined = one.can_be_joined
         is_apart = one.source.decoder is not decoder or not can_be_joined
+        is_apart = is_apart or one.part.places.encoding != encoding
         is_apart = is_apart or (of is not None and of(one) != of(run[0]))
         if run and (is_apart or num_bytes > most or num_rows > MAX_RUN_ROWS):
             yield run
             most = min(2 * most, most_bytes)
             run, num_bytes, num_rows = [], of_chunk, end - first
         decoder = one.source.decoder if can_be_joined else None
+        encoding = one.part.places.encoding
         run.append(one)
     if run:
         yield run

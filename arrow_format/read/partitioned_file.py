@@ -17,7 +17,7 @@ import numpy as np
 
 from arrow_format.arrays.column_ids import renamed
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
-from arrow_format.format.chunk_table import Encoding
+from arrow_format.format.codecs import codec_of_file
 from arrow_format.format.index_blocks import StoredBlock, decode_blocks
 from arrow_format.format.index_file import (
     TAIL_BYTES,
@@ -554,9 +554,13 @@ class PartitionedFileReader:
 
     @property
     def codec(self) -> Codec:
-        """``none`` where all chunks are plain Arrow messages, as an Arrow IPC file has them."""
-        is_plain = all((region.chunks.encoding == Encoding.IPC).all() for region in self.regions)
-        return "none" if is_plain else "zstd"
+        """That of its chunks, by name; see :func:`codec_of_file`."""
+        return codec_of_file(self.encodings).name
+
+    @property
+    def encodings(self) -> set[int]:
+        """Those of its chunks."""
+        return set().union(*(region.chunks.encoding.tolist() for region in self.regions))
 
     def check(self) -> None:
         """Read all of the index and check it; CorruptShuffleError where a byte differs."""

@@ -10,7 +10,8 @@ import pyarrow as pa
 from arrow_format.arrays.conversion import key_text
 from arrow_format.arrays.row_fit import RowFit
 from arrow_format.errors import CorruptShuffleError, OptionError, SchemaError
-from arrow_format.format.chunk_codec import ChunkDecoder, StoredChunk
+from arrow_format.format.codec import StoredChunk
+from arrow_format.format.codecs import ChunkDecoder
 from arrow_format.format.regions import RegionKind
 from arrow_format.keys.partitioner import BroadcastPartitioner, can_be_asked, key_columns
 from arrow_format.model import BROADCAST

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from arrow_format.errors import CorruptShuffleError, FormatVersionError, ShuffleError, StorageError
-from arrow_format.format.chunk_codec import ChunkDecoder
+from arrow_format.format.codecs import ChunkDecoder
 from arrow_format.format.statistics import has_statistics
 from arrow_format.keys.partitioner import partitioner_from_description
 from arrow_format.log.totals import sum_totals

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from arrow_format.arrays.buffers import to_arrow
 from arrow_format.arrays.gather import gathered
-from arrow_format.format.chunk_codec import ChunkDecoder
+from arrow_format.format.codecs import ChunkDecoder
 from arrow_format.format.regions import RegionKind
 from arrow_format.keys.partitioner import HashPartitioner
 from arrow_format.model import PartitionedFileMetadata

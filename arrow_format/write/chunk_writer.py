@@ -4,41 +4,24 @@ from __future__ import annotations
 
 import time
 import zlib
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from arrow_format.arrays.batches import copied
-from arrow_format.format.chunk_codec import EncodedChunk, FrameEncoder, message_frames
-from arrow_format.format.ipc import keep_batches
-from arrow_format.format.packed_encoder import PackedRows
+from arrow_format.format.codecs import CODECS
 from arrow_format.format.packed_layout import num_nodes
 from arrow_format.options import MAX_CHUNK_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from arrow_format.concurrency import OrderedMap
+    from arrow_format.format.codec import ChunkWriter
     from arrow_format.options import Codec, WriteOptions
     from arrow_format.storage.open import ByteSource, ObjectWriter
-    from arrow_format.write.region_builder import ChunkRow
 
 WRITE_BYTES = 4 << 20
 """Chunks are gathered into writes of about this many bytes."""
 
 NODES_PER_CHUNK = 16
 """A chunk of more columns than this closes later in proportion: each costs some microseconds."""
-
-MOST_TIMES = {"zstd": 4, "none": 8}
-"""... but at this many times ``chunk_bytes`` at the latest, by codec: bytes that are not compressed
-are those of the rows in memory, and of fewer rows."""
-
-MAX_EXPANSION = 4
-"""A chunk whose rows take more than this many times its bytes in memory is cut as if it had a
-quarter of those: reading a chunk must not take much memory however well its rows are packed."""
-
-DATA_MAGIC = b"ASHFDAT1"
-"""First bytes of a data file of codec zstd; with codec none it is an Arrow IPC file."""
 
 
 class GatheringSink:
@@ -122,41 +105,13 @@ class GatheringSink:
         """Leave the object open: the partitioned file finishes it."""
 
 
-Rows = TypeVar("Rows")
-"""Rows as a codec takes them."""
-Encoded = TypeVar("Encoded")
-"""A chunk as a codec writes it."""
-
-
-class ChunkWriter(Protocol[Rows, Encoded]):
-    """Writes rows as chunks of one codec."""
-
-    def prepare(self, batch: pa.RecordBatch, in_order: OrderedMap) -> tuple[Rows, int]:
-        """Return rows for :meth:`encode`, and the raw bytes by which they are cut into chunks."""
-
-    def encode(self, rows: Rows, extents: Sequence[tuple[int, int]]) -> list[Encoded]:
-        """Return rows ``[start, stop)`` as chunks for :meth:`write`; in any thread."""
-
-    def write(self, chunk: Encoded, first_row: int) -> ChunkRow:
-        """Write the chunk that starts at ``first_row`` of its region."""
-
-    def write_stored(self, chunk: EncodedChunk, first_row: int) -> ChunkRow:
-        """Write a chunk of another file as it is stored there."""
-
-    def keep(self, num_chunks: int) -> None:
-        """Forget all but the first chunks: the file was cut after them and will be finished."""
-
-    def finish(self) -> None:
-        """Write what follows the last chunk."""
-
-
 def closing_bytes(schema: pa.Schema, chunk_bytes: int, codec: Codec) -> int:
     """Return the raw bytes at which a chunk closes: ``chunk_bytes``, but more of wide tables.
 
     What is inside of a column counts as a column more.
     """
     nodes = sum(num_nodes(type_) for type_ in schema.types)
-    times = min(max(nodes / NODES_PER_CHUNK, 1), MOST_TIMES[codec])
+    times = min(max(nodes / NODES_PER_CHUNK, 1), CODECS[codec].most_times)
     return min(int(chunk_bytes * times), MAX_CHUNK_BYTES)
 
 
@@ -164,88 +119,5 @@ def open_chunk_writer(
     sink: GatheringSink, schema: pa.Schema, options: WriteOptions
 ) -> ChunkWriter[Any, Any]:
     """Return a writer of chunks of the codec of ``options``; it begins the data file."""
-    if options.codec == "none":
-        return _IpcFileChunks(sink, schema)
-    return _ZstdChunks(sink, options.codec_level, options.chunk_bytes)
-
-
-class _IpcFileChunks:
-    """Codec none: every chunk is a record batch of one Arrow IPC file.
-
-    Arrow's writer takes batches, and keeps the footer.
-    """
-
-    def __init__(self, sink: GatheringSink, schema: pa.Schema) -> None:
-        self._sink = sink
-        self._schema = schema
-        self._writer = pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema)
-        # Arrow writes magic and schema together with the first batch.
-        self._header_bytes = 8 + schema.serialize().size
-        self._num_kept: int | None = None
-
-    def prepare(self, batch: pa.RecordBatch, in_order: OrderedMap) -> tuple[pa.RecordBatch, int]:
-        del in_order
-        return batch, batch.nbytes
-
-    def encode(
-        self, rows: pa.RecordBatch, extents: Sequence[tuple[int, int]]
-    ) -> list[pa.RecordBatch]:
-        # Of a view Arrow writes what lies beside it too, up to its padding. Where that is erased
-        # later, this chunk is copied as it is.
-        return [copied(rows.slice(start, stop - start)) for start, stop in extents]
-
-    def write(self, chunk: pa.RecordBatch, first_row: int) -> ChunkRow:
-        offset = max(self._sink.position, self._header_bytes)
-        self._sink.begin_chunk(offset)
-        self._writer.write_batch(chunk)
-        length = self._sink.position - offset
-        frames = message_frames(len(self._schema), length, self._sink.end_chunk())
-        return first_row, offset, frames
-
-    def write_stored(self, chunk: EncodedChunk, first_row: int) -> ChunkRow:
-        # An IPC message (encoding 0). Reading it copies no column.
-        batch = pa.ipc.read_record_batch(pa.py_buffer(chunk.payload), self._schema)
-        return self.write(batch, first_row)
-
-    def keep(self, num_chunks: int) -> None:
-        self._num_kept = num_chunks
-
-    def finish(self) -> None:
-        if self._num_kept is None:
-            self._writer.close()
-        else:
-            footer = self._sink.divert()
-            self._writer.close()
-            self._sink.restore()
-            self._sink.write(keep_batches(b"".join(footer), self._num_kept))
-        self._sink.flush()
-
-
-class _ZstdChunks:
-    """Codec zstd: frames of packed columns, each chunk padded to a multiple of 8."""
-
-    def __init__(self, sink: GatheringSink, level: int, chunk_bytes: int) -> None:
-        self._sink = sink
-        self._encoder = FrameEncoder(level, chunk_bytes)
-        sink.write(DATA_MAGIC)
-
-    def prepare(self, batch: pa.RecordBatch, in_order: OrderedMap) -> tuple[PackedRows, int]:
-        rows = PackedRows(batch, self._encoder.compressed_bytes, in_order)
-        return rows, max(rows.num_bytes, batch.nbytes // MAX_EXPANSION)
-
-    def encode(self, rows: PackedRows, extents: Sequence[tuple[int, int]]) -> list[EncodedChunk]:
-        return self._encoder.encode(rows.columns(start, stop) for start, stop in extents)
-
-    def write(self, chunk: EncodedChunk, first_row: int) -> ChunkRow:
-        offset = self._sink.position
-        length = self._sink.write_chunk(chunk.payload)
-        self._sink.write(bytes(-length % 8))
-        return first_row, offset, chunk.frames
-
-    write_stored = write
-
-    def keep(self, num_chunks: int) -> None:
-        del num_chunks  # nothing after the chunks refers to them
-
-    def finish(self) -> None:
-        self._sink.flush()
+    codec = CODECS[options.codec]
+    return codec.writer(sink, schema, level=options.codec_level, chunk_bytes=options.chunk_bytes)

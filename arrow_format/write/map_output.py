@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from arrow_format.errors import CorruptShuffleError, StorageError
-from arrow_format.format.chunk_codec import ChunkDecoder
+from arrow_format.format.codecs import ChunkDecoder
 from arrow_format.format.regions import RegionKind
 from arrow_format.format.totals import subpartition_totals
 from arrow_format.model import MapOutput, MapStatus, PartitionedFile, PartitionedFileMetadata
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from arrow_format.concurrency import OrderedMap
-    from arrow_format.format.chunk_codec import EncodedChunk
+    from arrow_format.format.codec import EncodedChunk
     from arrow_format.options import WriteOptions
     from arrow_format.read.partitioned_file import UnfinishedFile
     from arrow_format.storage.open import Storage

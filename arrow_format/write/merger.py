@@ -19,6 +19,7 @@ from arrow_format.arrays.schema_evolution import (
     shared_columns,
 )
 from arrow_format.errors import OptionError, SchemaError
+from arrow_format.format.codecs import codec_of_file
 from arrow_format.format.regions import RegionKind
 from arrow_format.write.checked_file import write_checked
 from arrow_format.write.merge_check import check_merged
@@ -89,8 +90,8 @@ def merge_files(
 class PartitionedFileMerger:
     """Merges partitioned files into a new one.
 
-    The output has the codec of its inputs: when all of their chunks are plain Arrow messages it is
-    an Arrow IPC file again, otherwise a file of codec ``zstd``.
+    The output has the codec of its inputs, see :func:`codec_of_file`: when all of their chunks are
+    plain Arrow messages it is an Arrow IPC file again.
 
     Parameters
     ----------
@@ -205,8 +206,8 @@ class PartitionedFileMerger:
         inputs: Sequence[PartitionedFileReader],
         write: Callable[[PartitionedFileWriter], None],
     ) -> PartitionedFileReader:
-        is_plain = all(index.codec == "none" for index in inputs)
-        options = replace(self._options, codec="none" if is_plain else "zstd")
+        codec = codec_of_file(set().union(*(index.encodings for index in inputs)))
+        options = replace(self._options, codec=codec.name)
         metadata = replace(self._metadata, statistics=_statistics_of_any(inputs, self._metadata))
 
         def write_rows(writer: PartitionedFileWriter) -> None:

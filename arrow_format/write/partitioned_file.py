@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from arrow_format.concurrency import OrderedMap
-    from arrow_format.format.chunk_codec import EncodedChunk
+    from arrow_format.format.codec import EncodedChunk
     from arrow_format.format.regions import Region
     from arrow_format.model import Int64Array
     from arrow_format.storage.open import ObjectWriter, Storage
@@ -58,7 +58,7 @@ class StoredPart:
     """Rows of a region as chunks of another file, to be copied as they are stored there."""
 
     chunks: Iterable[EncodedChunk]
-    """In order. A file of codec ``none`` takes chunks of encoding 0 only."""
+    """In order. They are of the codec of the file, unless that takes others."""
     first_rows: Int64Array
     """Row of the part at which each of them starts."""
     clustering: Clustering

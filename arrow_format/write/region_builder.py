@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from arrow_format.errors import ShuffleError
-from arrow_format.format.chunk_table import ChunkFrames, ChunkTable
+from arrow_format.format.chunk_table import ChunkTable
 from arrow_format.format.regions import MAX_REGION_ROWS, Region, RegionKind, region_of
 
 if TYPE_CHECKING:
+    from arrow_format.format.codec import ChunkRow
     from arrow_format.model import Int32Array
     from arrow_format.write.clustering import Clustering
-
-ChunkRow = tuple[int, int, ChunkFrames]
-"""First row, offset and frames of a chunk."""
 
 
 class RegionBuilder:

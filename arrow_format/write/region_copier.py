@@ -15,7 +15,7 @@ import numpy as np
 from arrow_format.arrays.batches import in_parts
 from arrow_format.arrays.schema_evolution import has_same_columns
 from arrow_format.arrays.selection import take_runs
-from arrow_format.format.chunk_codec import ChunkDecoder
+from arrow_format.format.codecs import ChunkDecoder
 from arrow_format.format.evolved_chunks import ChunkDecoders
 from arrow_format.format.totals import arrow_bytes
 from arrow_format.read.chunk_reader import ChunkReader
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from arrow_format.format.chunk_codec import EncodedChunk
+    from arrow_format.format.codec import EncodedChunk
     from arrow_format.format.regions import Region
     from arrow_format.model import Int64Array
     from arrow_format.options import WriteOptions

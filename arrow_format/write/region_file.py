@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from arrow_format.arrays.batches import in_parts
-from arrow_format.format.chunk_codec import ChunkDecoder
+from arrow_format.format.codecs import ChunkDecoder
 from arrow_format.format.regions import RegionKind
 from arrow_format.read.chunk_reader import ChunkReader
 from arrow_format.read.whole_file import check_file

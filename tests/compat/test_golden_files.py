@@ -18,7 +18,8 @@ from arrow_format.errors import (
     ResultReleasedError,
     ShuffleNotFoundError,
 )
-from arrow_format.format.chunk_table import Encoding
+from arrow_format.format.chunk_table import MESSAGE
+from arrow_format.format.codec_zstd import ZstdCodec
 from arrow_format.format.masks import PIECE_ROWS, RowMask
 from arrow_format.format.regions import RegionKind
 from arrow_format.format.statistics import UNKNOWN
@@ -185,7 +186,7 @@ def test_the_files_have_what_they_are_kept_for():
     assert (region.chunks.length > region.chunks.raw_length).tolist() == [False, True]
     for name in ("types", "wide", "regions_zstd"):
         encodings = [set(r.chunks.encoding.tolist()) for (r, *_) in regions_of(f"v1/{name}")]
-        assert encodings == [{Encoding.FRAMES}] * len(encodings)
+        assert encodings == [{ZstdCodec.encoding}] * len(encodings)
     assert [r.kind for (r,) in regions_of("v1/broadcast")] == [RegionKind.BROADCAST] * 2
     operations = [
         open_shuffle(HERE / "v1/merged/shuffle", v).snapshot.newest.operation for v in (3, 4)
@@ -328,7 +329,7 @@ def test_equal_values_take_a_byte_each():
     small, large = region.chunks.raw_length.tolist()
     assert 6_000_000 < small < 6_001_000
     assert large > (10_000_000 + (9 << 20)) > 8 << 20
-    assert set(region.chunks.encoding.tolist()) == {Encoding.FRAMES}
+    assert set(region.chunks.encoding.tolist()) == {ZstdCodec.encoding}
 
 
 def test_files_in_further_roots_are_named_by_the_log(tmp_path):
@@ -350,7 +351,7 @@ def test_further_roots_say_whose_they_are(tmp_path):
 
 
 def test_every_stored_type_is_there_in_both_layouts():
-    for name, encoding in (("none", Encoding.IPC), ("zstd", Encoding.FRAMES)):
+    for name, encoding in (("none", MESSAGE), ("zstd", ZstdCodec.encoding)):
         ((region,),) = regions_of(f"v1/other_types_{name}")
         assert set(region.chunks.encoding.tolist()) == {encoding}
     names = ("types", "other_types_zstd")

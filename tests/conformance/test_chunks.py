@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arrow_format import ColumnPartitioner, WriteOptions, open_shuffle, write_shuffle
-from arrow_format.format.chunk_codec import ChunkDecoder
-from arrow_format.format.chunk_table import Encoding
+from arrow_format.format.codec_zstd import ZstdCodec
+from arrow_format.format.codecs import ChunkDecoder
 from arrow_format.options import MAX_CHUNK_BYTES
 from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.open import PosixStorage
@@ -93,7 +93,7 @@ def test_a_chunk_that_does_not_shrink_grows_by_little(tmp_path):
     table = pa.table({"p": pa.array([0, 0, 1, 1], pa.int32()), "noise": noise})
     write(tmp_path / "s", table, 2)
     ((data, (region,)),) = files_of(tmp_path / "s")
-    assert set(region.chunks.encoding.tolist()) == {Encoding.FRAMES}
+    assert set(region.chunks.encoding.tolist()) == {ZstdCodec.encoding}
     assert (region.chunks.length < region.chunks.raw_length + 100).all()
     assert data.stat().st_size < table.nbytes * 1.05
     found = open_shuffle(tmp_path / "s").read().read_all()

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from arrow_format import OutOfDiskError, SchemaError, WriteOptions, open_shuffle, write_shuffle
-from arrow_format.format.chunk_codec import FrameEncoder
+from arrow_format.format.codec_zstd import FrameEncoder
 from arrow_format.storage.local import PosixWriter
 from tests.support.guarantees import guarantee
 

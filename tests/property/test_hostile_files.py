@@ -36,8 +36,10 @@ from arrow_format import (
     write_shuffle,
 )
 from arrow_format.arrays.stored_types import data_schema
-from arrow_format.format.chunk_codec import ChunkDecoder, FrameEncoder, message_frames
 from arrow_format.format.chunk_table import ChunkTable
+from arrow_format.format.codec_none import message_frames
+from arrow_format.format.codec_zstd import FrameEncoder
+from arrow_format.format.codecs import ChunkDecoder
 from arrow_format.format.index_file import encode_index
 from arrow_format.format.ipc import schema_from_text, schema_to_text
 from arrow_format.format.packed_decoder import Unpacker

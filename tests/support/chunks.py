@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from arrow_format.format.chunk_codec import ChunkDecoder, StoredChunk
 from arrow_format.format.chunk_table import ChunkFrames, ChunkPlaces, ChunkTable
+from arrow_format.format.codec import StoredChunk
+from arrow_format.format.codecs import ChunkDecoder
 
 
 def places_of(frames: ChunkFrames, columns: Sequence[int], num_rows: int = 1) -> ChunkPlaces:

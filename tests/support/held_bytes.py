@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import zstandard
 
-from arrow_format.format.chunk_codec import ChunkDecoder
-from arrow_format.format.chunk_table import Encoding
+from arrow_format.format.codec_zstd import ZstdCodec
+from arrow_format.format.codecs import ChunkDecoder
 from arrow_format.model import INDEX_SUFFIX, PartitionedFile
 from arrow_format.read.chunk_plan import plan_chunks
 from arrow_format.read.chunk_reader import ChunkReader
@@ -46,7 +46,7 @@ def held_chunks(index_path: Path) -> list[HeldChunk]:
         stored, rows = buffer.to_pybytes(), reader.decode(chunk, buffer)
         described = regions[chunk.region].chunks.frames(chunk.chunk)
         frames = [stored[start:stop] for start, stop in pairwise(described.edges)]
-        if described.encoding == Encoding.FRAMES:
+        if described.encoding == ZstdCodec.encoding:
             frames = [zstandard.decompress(frame) for frame in frames]
         held.append(HeldChunk(stored, rows, frames))
     return held

@@ -13,14 +13,11 @@ from hypothesis import strategies as st
 
 from arrow_format.arrays.stored_types import data_schema, normalise
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
-from arrow_format.format.chunk_codec import (
-    ChunkDecoder,
-    EncodedChunk,
-    FrameEncoder,
-    StoredChunk,
-    message_frames,
-)
-from arrow_format.format.chunk_table import ChunkFrames, Encoding
+from arrow_format.format.chunk_table import ChunkFrames
+from arrow_format.format.codec import EncodedChunk, StoredChunk
+from arrow_format.format.codec_none import message_frames
+from arrow_format.format.codec_zstd import FrameEncoder, ZstdCodec
+from arrow_format.format.codecs import CODECS, ChunkDecoder
 from arrow_format.format.packed_encoder import PackedRows
 from tests.support.chunks import decoded, places_of
 from tests.support.guarantees import guarantee
@@ -56,7 +53,7 @@ def test_chunks_encoded_together_are_those_encoded_alone():
 def test_round_trip(level):
     batch = numbered(range(1000))
     chunk = encoded(batch, level)
-    assert chunk.frames.encoding is Encoding.FRAMES
+    assert chunk.frames.encoding is ZstdCodec.encoding
     assert len(chunk.payload) < chunk.frames.raw_length
     assert decode(chunk, 1000).equals(batch)
 
@@ -264,9 +261,9 @@ def test_frames_that_are_wrong_by_as_much_are_refused_together():
 
 def test_what_is_no_chunk():
     noise = b"no such thing"
-    for encoding in Encoding:
+    for codec in CODECS.values():
         frames = replace(
-            message_frames(len(SCHEMA), len(noise), zlib.crc32(noise)), encoding=encoding
+            message_frames(len(SCHEMA), len(noise), zlib.crc32(noise)), encoding=codec.encoding
         )
         with pytest.raises(CorruptShuffleError, match="not a record batch"):
             decode(EncodedChunk(noise, frames), 1)

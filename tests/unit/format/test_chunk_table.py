@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arrow_format.format import chunk_table
-from arrow_format.format.chunk_table import ChunkFrames, ChunkTable, Encoding
+from arrow_format.format.chunk_table import ChunkFrames, ChunkTable
+from arrow_format.format.codec_zstd import ZstdCodec
 
 
 @st.composite
@@ -22,7 +23,9 @@ def tables(draw):
         sizes = st.lists(st.integers(0, 50), min_size=num_columns, max_size=num_columns)
         lengths = draw(st.lists(st.integers(1, 99), min_size=num_frames, max_size=num_frames))
         order = draw(st.permutations(column_frame))
-        frames = ChunkFrames(Encoding.FRAMES, order, draw(sizes), lengths, [7 * n for n in lengths])
+        frames = ChunkFrames(
+            ZstdCodec.encoding, order, draw(sizes), lengths, [7 * n for n in lengths]
+        )
         chunks.append((first_row, 1_000 * number, frames))
         first_row += draw(st.integers(1, 9))
     return ChunkTable.of(chunks, first_row), [frames for _, _, frames in chunks]
@@ -49,7 +52,7 @@ def test_places_are_those_that_follow_from_the_frames_of_a_chunk(many, made, dat
     for places, frames in zip(found, [known[chunk] for chunk in chunks], strict=True):
         assert places.table is table
         assert places.num_rows == int(table.num_rows[places.chunk])
-        assert places.encoding == Encoding.FRAMES
+        assert places.encoding == ZstdCodec.encoding
         used = sorted({frames.column_frame[i] for i in columns})
         assert places.number == used
         assert places.offset == [frames.edges[frame] for frame in used]

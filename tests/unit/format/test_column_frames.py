@@ -9,7 +9,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arrow_format.format.chunk_codec import FrameEncoder
+from arrow_format.format.codec_zstd import FrameEncoder
 from arrow_format.format.column_frames import MIN_FRAME_BYTES, group_columns
 from tests.support.chunks import places_of
 

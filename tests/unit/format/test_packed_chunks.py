@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from arrow_format.arrays.stored_types import data_schema, normalise
 from arrow_format.format import packed_decoder
-from arrow_format.format.chunk_codec import FrameEncoder
+from arrow_format.format.codec_zstd import FrameEncoder
 from arrow_format.format.packed_decoder import Unpacker
 from arrow_format.format.packed_encoder import PackedRows
 from arrow_format.format.packed_layout import NODE, num_nodes

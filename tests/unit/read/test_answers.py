@@ -19,7 +19,7 @@ from arrow_format import (
 )
 from arrow_format.errors import SchemaError
 from arrow_format.format import index_file
-from arrow_format.format.chunk_codec import ChunkDecoder
+from arrow_format.format.codecs import ChunkDecoder
 from tests.support.guarantees import guarantee
 
 OPTIONS = WriteOptions(sync=False, chunk_bytes=4096, statistics="all")

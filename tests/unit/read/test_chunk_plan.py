@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arrow_format.errors import OptionError
-from arrow_format.format.chunk_codec import message_frames
-from arrow_format.format.chunk_table import FRAMES, ChunkPlaces
+from arrow_format.format.chunk_table import ChunkPlaces
+from arrow_format.format.codec_none import message_frames
+from arrow_format.format.codec_zstd import ZstdCodec
 from arrow_format.format.regions import PrefixSums, Region, RegionKind
 from arrow_format.read.chunk_plan import (
     ChunkRead,
@@ -125,7 +126,16 @@ def placed(lengths, wanted):
     offsets = [sum(lengths[:i]) for i in numbers]
     sums, raw = ([value] * len(numbers) for value in (7, 9))
     return ChunkPlaces(
-        None, 0, 1, FRAMES, numbers, offsets, [lengths[i] for i in numbers], sums, raw, []
+        None,
+        0,
+        1,
+        ZstdCodec.encoding,
+        numbers,
+        offsets,
+        [lengths[i] for i in numbers],
+        sums,
+        raw,
+        [],
     )
 
 

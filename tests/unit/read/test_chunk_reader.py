@@ -9,8 +9,8 @@ import pytest
 
 from arrow_format import open_shuffle, write_shuffle
 from arrow_format.errors import CorruptShuffleError
-from arrow_format.format.chunk_codec import ChunkDecoder
 from arrow_format.format.chunk_table import MANY_CHUNKS, ChunkPlaces
+from arrow_format.format.codecs import ChunkDecoder
 from arrow_format.options import WriteOptions
 from arrow_format.read import chunk_reader
 from arrow_format.read.chunk_plan import with_places, without_places

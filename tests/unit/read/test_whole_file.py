@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from arrow_format.errors import CorruptShuffleError
-from arrow_format.format.chunk_codec import ChunkDecoder
+from arrow_format.format.codecs import ChunkDecoder
 from arrow_format.options import WriteOptions
 from arrow_format.read.chunk_reader import ChunkReader
 from arrow_format.read.partitioned_file import PartitionedFileReader

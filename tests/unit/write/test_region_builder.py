@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from arrow_format.errors import ShuffleError
-from arrow_format.format.chunk_codec import message_frames
+from arrow_format.format.codec_none import message_frames
 from arrow_format.format.regions import RegionKind
 from arrow_format.write.clustering import Clustering, cluster
 from arrow_format.write.region_builder import RegionBuilder

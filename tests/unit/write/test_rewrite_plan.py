@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arrow_format.format import regions
-from arrow_format.format.chunk_codec import message_frames
 from arrow_format.format.chunk_table import ChunkTable
+from arrow_format.format.codec_none import message_frames
 from arrow_format.format.regions import RegionKind
 from arrow_format.format.totals import arrow_bytes, subpartition_arrow_bytes
 from arrow_format.write.rewrite_plan import (
