@@ -339,4 +339,4 @@ def _work_of(shuffle: Shuffle, plan: MergePlan, policy: MergePolicy) -> MergeWor
         # As by default; of keys that are only hashed the log knows nothing.
         known = known | {by_name[name] for name in numbers.intersection(hashed)}
     statistics = tuple(name for name, id_ in by_name.items() if id_ in known)
-    return SubpartitionMerge(shuffle, plan.pieces, newest.shape.codec, statistics)
+    return SubpartitionMerge(shuffle, plan.pieces, statistics)

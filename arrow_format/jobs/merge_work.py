@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from arrow_format.jobs.job import ShuffleJob
     from arrow_format.log.totals import Totals
     from arrow_format.model import Position
-    from arrow_format.options import Codec
     from arrow_format.read.partitioned_file import PartitionedFileReader
     from arrow_format.read.shuffle import Shuffle
     from arrow_format.write.merge_policy import PlannedMerge
@@ -158,7 +157,6 @@ class SubpartitionMerge:
     shuffle: Shuffle
     """Opened with the memory that a task may take to read."""
     pieces: tuple[Piece, ...]
-    codec: Codec
     statistics: tuple[str, ...]
     """Columns that have statistics in some input."""
 
@@ -183,7 +181,7 @@ class SubpartitionMerge:
             roots=_roots(job, number, attempt),
             path_in=partial(job.path_in, number, _name(number, attempt)),
             metadata=replace(job.metadata(number, attempt), statistics=self.statistics),
-            options=replace(job.options, codec=self.codec),
+            options=job.options,
             num_bytes=piece.num_bytes,
             raw_bytes=self._raw_bytes(piece),
             placed=self._is_placed,
@@ -219,7 +217,6 @@ class SubpartitionMerge:
         piece, shuffle = self.pieces[number], self.shuffle
         options = replace(
             job.options,
-            codec=self.codec,
             rewrite="always",
             write_order="natural",
             threads=job.options.threads or 1,  # it may be one of many tasks

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -154,7 +154,7 @@ def replacing_job(shuffle: Shuffle, options: WriteOptions, num_map_tasks: int) -
         spark_schema=newest.spark_schema,
         num_subpartitions=newest.num_subpartitions,
         partitioner=_Described(newest.partitioner),
-        options=options,
+        options=replace(options, codec=newest.shape.codec),
         makes_root=False,
         base_version=newest.version,
         sort_by=newest.sort_by,

@@ -158,7 +158,7 @@ def test_when_a_range_is_ordered_by_a_map_task(path):
     write_numbers(path, tasks=4, n=3)
     shuffle = open_shuffle(path)
     piece = Piece(RegionKind.UNICAST, range(4), 0, 3, shuffle.num_bytes)
-    work = merge_work.SubpartitionMerge(shuffle, (piece,), "zstd", ())
+    work = merge_work.SubpartitionMerge(shuffle, (piece,), ())
     assert not work._has_many_regions(piece)
     large = replace(piece, num_bytes=10 * shuffle.options.group_bytes)
     assert not work._has_many_regions(large), "few regions"
