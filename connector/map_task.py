@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from arrow_format.arrays.batches import Rows
     from arrow_format.jobs.job import ShuffleJob
     from arrow_format.jobs.receipt import ShuffleReceipt
     from arrow_format.model import MapStatus
     from arrow_format.options import WriteMode
+    from arrow_format.read.rows import Rows
     from arrow_format.storage.open import Place
 
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from arrow_format.arrays.extents import Extents
 from arrow_format.format.chunk_table import ChunkTable
+from arrow_format.format.extents import Extents
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

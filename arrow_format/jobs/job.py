@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from arrow_format.arrays.batches import Rows
 from arrow_format.arrays.column_ids import NO_COLUMNS, Columns
 from arrow_format.arrays.expansion import stored_batches
 from arrow_format.arrays.stored_types import data_schema, normalise
@@ -40,6 +39,7 @@ from arrow_format.log.reader import LogView
 from arrow_format.model import BROADCAST, MAX_INTEGER, MapStatus, PartitionedFileMetadata
 from arrow_format.options import WriteOptions, check_integer, check_num_subpartitions, check_type
 from arrow_format.process_identity import ProcessIdentity, this_process
+from arrow_format.read.rows import Rows
 from arrow_format.storage.credentials import check_end
 from arrow_format.storage.local_dirs import (
     check_local_dirs,

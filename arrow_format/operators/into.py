@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from arrow_format.arrays.batches import Rows
     from arrow_format.jobs.job import ShuffleJob
     from arrow_format.operators.tasks import GroupResults, Operation
     from arrow_format.options import WriteMode
+    from arrow_format.read.rows import Rows
     from arrow_format.storage.open import Place, Storage
 
 

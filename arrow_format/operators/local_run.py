@@ -42,12 +42,12 @@ from arrow_format.storage.scratch import ScratchDirectory
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
 
-    from arrow_format.arrays.batches import Rows
     from arrow_format.jobs.job import ShuffleJob
     from arrow_format.jobs.receipt import ShuffleReceipt
     from arrow_format.model import MapStatus
     from arrow_format.operators.into import Into, PlacedRows
     from arrow_format.operators.tasks import GroupResults, Operation
+    from arrow_format.read.rows import Rows
     from arrow_format.storage.protocol import Storage
 
 T = TypeVar("T")

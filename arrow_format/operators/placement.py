@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pyarrow import types as pt
 
-from arrow_format.arrays.batches import Rows
 from arrow_format.arrays.conversion import key_text
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.keys.co_partitioning import partition_keys, placed_as
 from arrow_format.keys.partitioner import HashPartitioner, key_columns, renamed
+from arrow_format.read.rows import Rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence

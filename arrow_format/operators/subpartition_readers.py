@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from arrow_format.arrays.batches import Rows
+    from arrow_format.read.rows import Rows
     from arrow_format.read.shuffle import Shuffle
 
 

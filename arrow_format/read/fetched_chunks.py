@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from arrow_format.arrays.batches import Rows, copied
+from arrow_format.arrays.batches import copied
 from arrow_format.arrays.buffers import to_arrow
-from arrow_format.arrays.extents import Extents
 from arrow_format.arrays.selection import take, take_runs
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
 from arrow_format.format.chunk_table import MESSAGE
 from arrow_format.format.codec import batch_of
+from arrow_format.format.extents import Extents
 from arrow_format.format.regions import RegionKind
+from arrow_format.read.rows import Rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import numpy as np
 
 from arrow_format.arrays.batch_stream import BatchReader
-from arrow_format.arrays.batches import as_batches, in_batches_of
+from arrow_format.arrays.batches import in_batches_of
 from arrow_format.arrays.buffers import to_arrow
 from arrow_format.errors import CorruptShuffleError, ShuffleNotFoundError
 from arrow_format.filters.conjunction import Both
@@ -36,6 +36,7 @@ from arrow_format.read.estimates import (
     estimate_region_bytes,
 )
 from arrow_format.read.placement_check import required_check
+from arrow_format.read.rows import as_batches
 from arrow_format.read.selection import select
 from arrow_format.read.version_facts import VersionFacts
 from arrow_format.read.version_reader import VersionReader
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from arrow_format.arrays.batches import Rows
     from arrow_format.filters.expression import Expression
     from arrow_format.filters.keys import Keys
     from arrow_format.filters.row_filter import RowFilter
@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from arrow_format.read.chunk_cache import ChunkCache
     from arrow_format.read.explanation import ReadExplanation
     from arrow_format.read.read_plan import ReadPlan
+    from arrow_format.read.rows import Rows
     from arrow_format.read.selection import Selection
     from arrow_format.read.subpartition_reader import SortMergeSubpartitionReader
     from arrow_format.read.verify import VerifyReport

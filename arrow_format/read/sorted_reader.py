@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from arrow_format.arrays.batches import HeldRuns, Rows
 from arrow_format.arrays.buffers import to_arrow
 from arrow_format.arrays.gather import gathered
 from arrow_format.arrays.radix_sort import sort_permutation
 from arrow_format.arrays.selection import joined
 from arrow_format.keys.merge_runs import merge_sorted, merging_bytes
 from arrow_format.keys.spark_order import key_codes
+from arrow_format.read.rows import HeldRuns, Rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

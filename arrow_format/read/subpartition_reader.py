@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from arrow_format.arrays.batches import Rows
     from arrow_format.log.entry import LogEntry
     from arrow_format.model import MapOutput, PartitionedFile
     from arrow_format.read.partitioned_file import IndexPart
     from arrow_format.read.placement_check import PlacementCheck
+    from arrow_format.read.rows import Rows
     from arrow_format.read.selection import Selection
     from arrow_format.storage.open import Storage
 

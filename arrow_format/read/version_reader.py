@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from arrow_format.arrays.batches import ORDERING_BYTES, HeldRuns, in_subpartition_order
 from arrow_format.read.buffer_pool import ReadBufferPool
 from arrow_format.read.chunk_cache import ChunkCache
 from arrow_format.read.chunk_plan import adjacent_ranges, extent_of, group_adjacent
 from arrow_format.read.estimates import estimate_column_share, estimate_raw_bytes
 from arrow_format.read.index_cache import IndexCache
+from arrow_format.read.rows import ORDERING_BYTES, HeldRuns, in_subpartition_order
 from arrow_format.read.scheduler import ReadScheduler
 from arrow_format.read.sorted_reader import sorted_rows
 from arrow_format.read.subpartition_reader import SortMergeSubpartitionReader
@@ -27,11 +27,11 @@ from arrow_format.read.totals import totals_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from arrow_format.arrays.batches import Rows
     from arrow_format.log.snapshot import Snapshot
     from arrow_format.model import Int64Array
     from arrow_format.options import ReadOptions
     from arrow_format.read.placement_check import PlacementCheck
+    from arrow_format.read.rows import Rows
     from arrow_format.read.selection import Selection
     from arrow_format.storage.open import Storage
 

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from arrow_format.arrays.batches import Rows
     from arrow_format.keys.sort_keys import SortBy
     from arrow_format.model import Int64Array
     from arrow_format.read.partitioned_file import PartitionedFileReader
+    from arrow_format.read.rows import Rows
 
 Ends: TypeAlias = "tuple[int, list[pa.RecordBatch]]"
 """The number of rows of a subpartition, and the first and last of them as bytes: NaN does not equal

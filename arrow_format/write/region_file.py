@@ -17,10 +17,10 @@ from arrow_format.write.clustering import SPLIT_CHUNK_BYTES, Clustering, cluster
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from arrow_format.arrays.batches import Rows
     from arrow_format.model import PartitionedFileMetadata
     from arrow_format.options import WriteOptions
     from arrow_format.read.partitioned_file import PartitionedFileReader
+    from arrow_format.read.rows import Rows
     from arrow_format.storage.local_dirs import WriteRoots
     from arrow_format.write.partitioned_file import Part, PartitionedFileWriter
 

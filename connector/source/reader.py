@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from arrow_format.arrays.batches import BATCH_ROWS, as_batches
+from arrow_format.arrays.batches import BATCH_ROWS
 from arrow_format.arrays.buffers import to_numpy
 from arrow_format.arrays.spark_schema_evolution import same_spark_type
 from arrow_format.arrays.stored_types import conform
@@ -18,6 +18,7 @@ from arrow_format.errors import OptionError, SchemaError
 from arrow_format.filters.spark_rules import SPARK_DEFAULTS, SparkSettings
 from arrow_format.read.chunk_plan import check_subpartitions
 from arrow_format.read.estimates import partition_bytes, plan_shards
+from arrow_format.read.rows import as_batches
 from arrow_format.read.shuffle import Shuffle, check_there, open_pinned, open_shuffle
 from arrow_format.read.subpartition_reader import (
     SUBPARTITION_COLUMN,
@@ -39,9 +40,9 @@ if TYPE_CHECKING:
 
     import pyarrow.compute as pc
 
-    from arrow_format.arrays.batches import Rows
     from arrow_format.arrays.column_ids import Columns
     from arrow_format.filters.keys import Keys
+    from arrow_format.read.rows import Rows
     from arrow_format.storage.open import Storage
     from connector.options.source import ScanOptions
 

@@ -9,11 +9,11 @@ import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from arrow_format.arrays.batches import Rows
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.keys.partitioner import RoundRobinPartitioner
 from arrow_format.model import BROADCAST
 from arrow_format.options import WriteOptions
+from arrow_format.read.rows import Rows
 
 N = 5
 LISTS = pa.list_(pa.struct([("a", pa.bool_()), ("b", pa.string())]))

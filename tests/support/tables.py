@@ -5,12 +5,15 @@ from __future__ import annotations
 import datetime as dt
 from collections import Counter
 from decimal import Decimal
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 from hypothesis import strategies as st
 
 from arrow_format.arrays.stored_types import data_schema, normalise
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12) | st.just("") | st.just("é" * 40)
 BYTES = st.binary(max_size=12)
@@ -162,3 +165,8 @@ def frozen(value: object) -> object:
 def counted(rows: list[tuple[int, dict[str, Any]]]) -> Counter[tuple[int, object]]:
     """The multiset of `(subpartition, row)`."""
     return Counter((subpartition, frozen(row)) for subpartition, row in rows)
+
+
+def flags(lengths: Sequence[int]) -> pa.RecordBatch:
+    """Return rows of lists of so many true values."""
+    return pa.record_batch({"l": pa.array([[True] * n for n in lengths], pa.list_(pa.bool_()))})

@@ -18,13 +18,13 @@ from arrow_format import (
     open_shuffle,
     write_shuffle,
 )
-from arrow_format.arrays.batches import Rows
 from arrow_format.operators.subpartition_readers import (
     RowsInOrder,
     SameRows,
     each_subpartition,
     row_source,
 )
+from arrow_format.read.rows import Rows
 
 SCHEMA = pa.schema({"row": pa.int64()})
 FAST = WriteOptions(sync=False)

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from arrow_format.arrays.batches import Rows
 from arrow_format.errors import OutOfDiskError, StorageError
 from arrow_format.format.regions import RegionKind
 from arrow_format.options import WriteOptions
+from arrow_format.read.rows import Rows
 from arrow_format.storage.local_dirs import WriteRoots
 from arrow_format.storage.open import PosixStorage
 from arrow_format.write.region_file import write_region_file

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arrow_format.arrays.extents import Extents
+from arrow_format.format.extents import Extents
 
 IDS = st.lists(st.integers(0, 3), max_size=30).map(lambda ids: np.array(ids, np.int32))
 
