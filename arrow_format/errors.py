@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 class ShuffleError(Exception):
-    """Base of all errors raised by ``arrow_format`` and ``connector``."""
+    """Base of all errors that ``arrow_shuffle`` raises on purpose."""
 
 
 class CorruptShuffleError(ShuffleError):
@@ -57,6 +57,18 @@ class SchemaError(ShuffleError):
 
 class OptionError(ShuffleError):
     """An option or argument has a bad value, or is not supported yet."""
+
+    argument = ""
+    """Whose value is bad: an argument, or a field of options; empty where it is not one value."""
+    problem = ""
+    """What is wrong with that value. The value is in the message alone: errors travel by pickle."""
+
+    @classmethod
+    def of(cls, argument: str, value: object, problem: str) -> OptionError:
+        """Return the error of one bad value; its message names the argument and shows the value."""
+        error = cls(f"{argument}={value!r}: {problem}")
+        error.argument, error.problem = argument, problem
+        return error
 
 
 class MissingPackageError(OptionError, ImportError):

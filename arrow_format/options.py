@@ -9,12 +9,23 @@ import contextlib
 import posixpath
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast, get_args
 
 import numpy as np
 
 from arrow_format.errors import OptionError
-from arrow_format.model import MAX_SUBPARTITIONS
+from arrow_format.model import MAX_SUBPARTITIONS, SAFE_NAME
+from arrow_format.option_fields import (
+    DURATION,
+    Kind,
+    check_fields,
+    option,
+    parse_bytes,
+    parse_duration,
+    parse_flag,
+    parse_names,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,8 +95,7 @@ def check_result_type(value: object) -> ResultPartitionType:
     member = ResultPartitionType.__members__.get(value.upper()) if isinstance(value, str) else None
     if member is None:
         names = ", ".join(ResultPartitionType.__members__)
-        msg = f"result_type={value!r}: expected one of {names}"
-        raise OptionError(msg)
+        raise OptionError.of("result_type", value, f"expected one of {names}")
     return member
 
 
@@ -124,9 +134,12 @@ def check_integer(name: str, value: object, low: int, high: int, unit: str) -> i
     if isinstance(value, np.integer):
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        msg = f"{name}={value!r}: expected a whole number of {unit} from {low:,} to {high:,}"
-        raise OptionError(msg)
+        raise OptionError.of(name, value, f"expected {_integers(low, high, unit)}")
     return value
+
+
+def _integers(low: int, high: int, unit: str) -> str:
+    return f"a whole number of {unit} from {low:,} to {high:,}"
 
 
 def as_several(value: object) -> tuple[Any, ...]:
@@ -142,7 +155,7 @@ def as_several(value: object) -> tuple[Any, ...]:
 def check_type(name: str, value: object, expected: type[T]) -> T:
     """Return ``value`` if it is of a type of this package; raises OptionError."""
     if not isinstance(value, expected):
-        msg = f"{name} is {type(value).__name__}: expected arrow_format.{expected.__name__}"
+        msg = f"{name} is {type(value).__name__}: expected {expected.__name__}"
         raise OptionError(msg)
     return value
 
@@ -150,26 +163,22 @@ def check_type(name: str, value: object, expected: type[T]) -> T:
 def check_choice(name: str, value: object, allowed: Sequence[str]) -> str:
     """Return ``value`` if it is one of ``allowed``; raises OptionError."""
     if value not in allowed:
-        msg = f"{name}={value!r}: expected one of {', '.join(map(repr, allowed))}"
-        raise OptionError(msg)
+        raise OptionError.of(name, value, f"expected one of {', '.join(map(repr, allowed))}")
     return str(value)
 
 
-def _statistics(value: object) -> StatisticsChoice | None:
-    if value is None or value == "all":
-        return value
-    names = as_several(value)
-    if not all(isinstance(name, str) and name for name in names):
-        msg = f"statistics={value!r}: expected 'all', or names of columns such as ('day', 'price')"
-        raise OptionError(msg)
-    return names
-
-
-def check_flag(name: str, value: object) -> None:
-    """Raise OptionError for what is neither True nor False."""
+def check_flag(name: str, value: object) -> bool:
+    """Return ``value`` if it is True or False; raises OptionError."""
     if not isinstance(value, bool):
-        msg = f"{name}={value!r}: expected True or False"
-        raise OptionError(msg)
+        raise OptionError.of(name, value, "expected True or False")
+    return value
+
+
+def check_name(name: str, value: object) -> str:
+    """Return ``value`` if it may be a name in the log; raises OptionError."""
+    if not isinstance(value, str) or not SAFE_NAME.fullmatch(value):
+        raise OptionError.of(name, value, "expected 1 to 100 letters, digits, _ and -")
+    return value
 
 
 def check_num_subpartitions(value: object) -> int:
@@ -197,53 +206,91 @@ def is_absolute_directory(path: str) -> bool:
     return path.startswith("/") and "\0" not in path and "://" not in path
 
 
-def _check_local_dirs(value: object) -> None:
+def check_seconds(name: str, seconds: object) -> float:
+    """Return ``seconds`` as a float if they are a time to wait; raises OptionError."""
+    shown: object = _TooLarge()
+    with contextlib.suppress(OverflowError):
+        is_bool = isinstance(seconds, bool)
+        if isinstance(seconds, int | float) and not is_bool and float(seconds) >= 0:
+            return float(seconds)
+        shown = seconds
+    raise OptionError.of(name, shown, "expected seconds, 0 or more")
+
+
+class _TooLarge:
+    def __repr__(self) -> str:
+        return "an integer that no float holds"
+
+
+# Kinds of options ---------------------------------------------------------------------------------
+
+
+def whole(low: int, high: int, unit: str) -> Kind:
+    """Return the kind of whole numbers from ``low`` to ``high``."""
+    check = partial(check_integer, low=low, high=high, unit=unit)
+    return Kind(check, int, "whole number", _integers(low, high, unit))
+
+
+def num_bytes(low: int, high: int) -> Kind:
+    """Return the kind of numbers of bytes from ``low`` to ``high``."""
+    check = partial(check_integer, low=low, high=high, unit="bytes")
+    expected = f"{_integers(low, high, 'bytes')}, such as 67108864, 64m or 1g"
+    return Kind(check, parse_bytes, "size", expected)
+
+
+def choice(*words: str) -> Kind:
+    """Return the kind of one of some words in lower case, a text of it in any case."""
+    return Kind(partial(check_choice, allowed=words), str.lower, "word")
+
+
+FLAG = Kind(check_flag, parse_flag, "`true` or `false`", "true or false")
+NAME = Kind(check_name)
+SECONDS = replace(
+    DURATION, check=check_seconds, parse=lambda text: parse_duration(text).total_seconds()
+)
+_RESULT_TYPE = Kind(lambda _, value: check_result_type(value), form="word")
+
+
+def _check_directories(name: str, value: object) -> tuple[str, ...]:
     if (
         not isinstance(value, tuple)
         or not all(isinstance(path, str) and is_absolute_directory(path) for path in value)
         or len(set(map(normal_directory, value))) < len(value)
     ):
-        msg = f"local_dirs={value!r}: expected a tuple of different absolute directories"
-        raise OptionError(msg)
+        raise OptionError.of(name, value, "expected a tuple of different absolute directories")
+    return value
 
 
-def check_seconds(name: str, seconds: object) -> float:
-    """Return ``seconds`` as a float if they are a time to wait; raises OptionError."""
-    shown = "an integer that no float holds"
-    with contextlib.suppress(OverflowError):
-        is_bool = isinstance(seconds, bool)
-        if isinstance(seconds, int | float) and not is_bool and float(seconds) >= 0:
-            return float(seconds)
-        shown = repr(seconds)
-    msg = f"{name}={shown}: expected seconds, 0 or more"
-    raise OptionError(msg)
+_DIRECTORIES = Kind(
+    _check_directories,
+    parse_names,
+    "names",
+    "different absolute directories, such as /d1,/d2",
+    may_be_empty=True,
+)
 
 
-def _check_result(options: WriteOptions) -> None:
-    kind = None if options.result_type is None else check_result_type(options.result_type)
-    object.__setattr__(options, "result_type", kind)
-    limits = ("max_unconsumed_bytes", "max_unconsumed_versions")
-    for name in limits:
-        value = getattr(options, name)
-        if value is not None:
-            value = check_integer(name, value, 1, 1 << 60, name.rpartition("_")[2])
-            object.__setattr__(options, name, value)
-            if kind is not ResultPartitionType.PIPELINED_BOUNDED:
-                msg = (
-                    f"{name}={value!r}: only a result of type PIPELINED_BOUNDED has bounds, and "
-                    f"result_type is {kind.name if kind else None}"
-                )
-                raise OptionError(msg)
-    seconds = options.back_pressure_timeout
-    if seconds is None:
-        return
-    check_seconds("back_pressure_timeout", seconds)
-    if kind not in (None, ResultPartitionType.PIPELINED_BOUNDED):
-        msg = (
-            f"back_pressure_timeout={seconds!r}: only a result of type PIPELINED_BOUNDED waits for "
-            f"its consumers, and result_type is {kind.name}; leave one of them out"
-        )
-        raise OptionError(msg)
+def _check_statistics(name: str, value: object) -> StatisticsChoice:
+    names = as_several(value)
+    if not all(isinstance(name, str) and name for name in names):
+        problem = "expected 'all', or names of columns such as ('day', 'price')"
+        raise OptionError.of(name, value, problem)
+    return "all" if value == "all" else names
+
+
+def _parse_statistics(text: str) -> StatisticsChoice:
+    if text.lower() in ("all", "none"):
+        return "all" if text.lower() == "all" else ()
+    return parse_names(text)
+
+
+STATISTICS = Kind(
+    _check_statistics,
+    _parse_statistics,
+    "names, `all` or `none`",
+    "all, none, or names of columns such as a,b",
+    may_be_empty=True,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,9 +312,9 @@ class ReadOptions:
         at least 16 MiB for each. :meth:`shared_by` sets it for functions that read several.
     """
 
-    memory_bytes: int = 256 << 20
-    memory_map: bool = False
-    readers: int = 1
+    memory_bytes: int = option(256 << 20, num_bytes(MIN_MEMORY_BYTES, 1 << 50))
+    memory_map: bool = option(False, FLAG)
+    readers: int = option(1, whole(1, 1 << 20, "shuffles"), name="")
 
     @property
     def _spare_bytes(self) -> int:
@@ -315,17 +362,14 @@ class ReadOptions:
 
     def __post_init__(self) -> None:
         """Check every value."""
-        check_integer("memory_bytes", self.memory_bytes, MIN_MEMORY_BYTES, 1 << 50, "bytes")
-        check_integer("readers", self.readers, 1, 1 << 20, "shuffles")
+        check_fields(self)
         needed = READING_BYTES + self.readers * MIN_SHARE_BYTES
         if self.readers > 1 and self.memory_bytes < needed:
-            msg = (
-                f"memory_bytes={self.memory_bytes!r}: {self.readers} shuffles that one task reads "
-                f"need {needed} bytes together, {needed >> 20} MiB; set memory_bytes to that or "
-                "more, or read fewer of them together"
+            problem = (
+                f"{self.readers} shuffles that one task reads need {needed} bytes together, "
+                f"{needed >> 20} MiB; give that or more, or read fewer of them together"
             )
-            raise OptionError(msg)
-        check_flag("memory_map", self.memory_map)
+            raise OptionError.of("memory_bytes", self.memory_bytes, problem)
 
 
 def check_read_options(value: object) -> ReadOptions:
@@ -349,15 +393,15 @@ class WriteOptions:
     codec_level
         zstd level, -7 (fastest) to 22 (smallest).
     chunk_bytes
-        Raw bytes at which a chunk closes at the next subpartition boundary. A table of more than 16
-        columns has larger chunks in proportion, of 4 times as many bytes at most, and with codec
-        ``none`` of 8 times. A region of fewer than 16 chunks has smaller ones, of a quarter as many
-        bytes at least.
+        Raw bytes at which a chunk closes at the next subpartition boundary, at most 4 MiB. A table
+        of more than 16 columns has larger chunks in proportion, of 4 times as many bytes at most,
+        and with codec ``none`` of 8 times. A region of fewer than 16 chunks has smaller ones, of a
+        quarter as many bytes at least.
     local_dirs
         Absolute directories on other disks. Map outputs are spread round-robin over them and the
         shuffle's own directory. Tasks, commit and readers must all be able to access them. A
         directory that cannot be written is skipped, and counted as ``failed_directories`` in the
-        receipt.
+        receipt. By default none.
     write_order
         ``rotated``: each map task starts at another subpartition. ``natural``: all start at 0.
     rewrite
@@ -368,50 +412,51 @@ class WriteOptions:
     sync
         Whether data, index, directory, then log entry are fsynced, in that order.
     result_type
-        Who may consume the result, and when it is released: a
-        :class:`~arrow_format.options.ResultPartitionType` or its name. None: the type of the
-        shuffle that is appended to, else ``BLOCKING_PERSISTENT``.
+        Who may consume the result, and when it is released: ``BLOCKING_PERSISTENT``, ``BLOCKING``,
+        ``PIPELINED`` or ``PIPELINED_BOUNDED``, as
+        :class:`~arrow_format.options.ResultPartitionType` says. By default that of the shuffle that
+        is appended to, else ``BLOCKING_PERSISTENT``.
     max_unconsumed_bytes
         For ``PIPELINED_BOUNDED`` only: most stored bytes that the slowest consumer has not
-        consumed.
+        consumed. By default without limit.
     max_unconsumed_versions
-        For ``PIPELINED_BOUNDED`` only: most versions that the slowest consumer has not consumed;
-        16 when neither bound is given.
+        For ``PIPELINED_BOUNDED`` only: most versions that the slowest consumer has not consumed.
+        By default 16 where ``max_unconsumed_bytes`` is not given.
     back_pressure_timeout
-        For ``PIPELINED_BOUNDED`` only, also when an append inherits that type: seconds that a
-        commit waits for consumers before it fails; 600 by default.
+        For ``PIPELINED_BOUNDED`` only, also when an append inherits that type: how long a commit
+        waits for consumers before it fails; in Python seconds. By default 10 minutes.
     schema_evolution
         Whether an append may change the columns of the shuffle: add those that it lacks, and widen
         a number to the type of the appended rows. Without it such rows are refused.
     statistics
         Columns whose minimum, maximum and null count are stored for each file, region and chunk, so
-        that filters skip what cannot match: names, ``"all"`` that can have some (no nested ones),
-        ``()`` for none. None: sort keys, keys of ranges, and numbers, dates and times, which cost
-        little; of keys that are only hashed none are in the log, so that a deletion leaves none.
+        that filters skip what cannot match: names, ``all`` that can have some (no nested ones), or
+        no names. Of keys that are only hashed none are in the log, so that a deletion leaves none.
+        By default sort keys, keys of ranges, and numbers, dates and times, which cost little.
     threads
         Threads that work together, the calling one included: while that one fills the buffer, the
         others pack, compress and write the region before and decode a dataset ahead, and it does
-        so too instead of waiting for them. The files are the same bytes whatever it is. None: as
-        many as the process may use cores, and 1 in tasks of Spark, which has one for each core.
-        More than one take half of ``sort_buffer_bytes`` more memory, 16 MiB for each, and 32 MiB
-        for rows that are decoded ahead.
+        so too instead of waiting for them. The files are the same bytes whatever it is. More than
+        one take half of ``sort_buffer_bytes`` more memory, 16 MiB for each, and 32 MiB for rows
+        that are decoded ahead. By default as many as the process may use cores, and 1 in tasks of
+        Spark, which has one for each core.
     """
 
-    sort_buffer_bytes: int = 128 << 20
-    codec: Codec = "zstd"
-    codec_level: int = 1
-    chunk_bytes: int = 256 << 10
-    local_dirs: tuple[str, ...] = ()
-    write_order: WriteOrder = "rotated"
-    rewrite: RewriteChoice = "never"
-    sync: bool = True
-    result_type: ResultPartitionType | ResultTypeName | None = None
-    max_unconsumed_bytes: int | None = None
-    max_unconsumed_versions: int | None = None
-    back_pressure_timeout: float | None = None
-    schema_evolution: bool = False
-    statistics: StatisticsChoice | None = None
-    threads: int | None = None
+    sort_buffer_bytes: int = option(128 << 20, num_bytes(1 << 10, 1 << 40))
+    codec: Codec = option("zstd", choice(*CODECS))
+    codec_level: int = option(1, whole(-7, 22, "zstd levels"))
+    chunk_bytes: int = option(256 << 10, num_bytes(1, MAX_CHUNK_BYTES))
+    local_dirs: tuple[str, ...] = option((), _DIRECTORIES)
+    write_order: WriteOrder = option("rotated", choice(*WRITE_ORDERS), name="")
+    rewrite: RewriteChoice = option("never", choice(*REWRITE_CHOICES), name="")
+    sync: bool = option(True, FLAG, name="")
+    result_type: ResultPartitionType | ResultTypeName | None = option(None, _RESULT_TYPE)
+    max_unconsumed_bytes: int | None = option(None, num_bytes(1, 1 << 60))
+    max_unconsumed_versions: int | None = option(None, whole(1, 1 << 60, "versions"))
+    back_pressure_timeout: float | None = option(None, SECONDS)
+    schema_evolution: bool = option(False, FLAG, name="mergeSchema")
+    statistics: StatisticsChoice | None = option(None, STATISTICS)
+    threads: int | None = option(None, whole(1, MAX_THREADS, "threads"))
 
     @property
     def region_bytes(self) -> int:
@@ -420,16 +465,21 @@ class WriteOptions:
 
     def __post_init__(self) -> None:
         """Check every value."""
-        check_integer("sort_buffer_bytes", self.sort_buffer_bytes, 1 << 10, 1 << 40, "bytes")
-        check_choice("codec", self.codec, CODECS)
-        check_integer("codec_level", self.codec_level, -7, 22, "zstd levels")
-        check_integer("chunk_bytes", self.chunk_bytes, 1, MAX_CHUNK_BYTES, "bytes")
-        check_choice("write_order", self.write_order, WRITE_ORDERS)
-        check_choice("rewrite", self.rewrite, REWRITE_CHOICES)
-        check_flag("sync", self.sync)
-        check_flag("schema_evolution", self.schema_evolution)
-        _check_local_dirs(self.local_dirs)
-        object.__setattr__(self, "statistics", _statistics(self.statistics))
-        if self.threads is not None:
-            check_integer("threads", self.threads, 1, MAX_THREADS, "threads")
-        _check_result(self)
+        check_fields(self)
+        self._check_result()
+
+    def _check_result(self) -> None:
+        kind = None if self.result_type is None else check_result_type(self.result_type)
+        if kind is ResultPartitionType.PIPELINED_BOUNDED:
+            return
+        given = "no type was given" if kind is None else f"this one is {kind.name}"
+        for name in ("max_unconsumed_bytes", "max_unconsumed_versions"):
+            if getattr(self, name) is not None:
+                problem = f"only a result of type PIPELINED_BOUNDED has bounds, and {given}"
+                raise OptionError.of(name, getattr(self, name), problem)
+        if kind is not None and self.back_pressure_timeout is not None:
+            problem = (
+                f"only a result of type PIPELINED_BOUNDED waits for its consumers, and {given}; "
+                "leave one of them out"
+            )
+            raise OptionError.of("back_pressure_timeout", self.back_pressure_timeout, problem)

@@ -12,15 +12,20 @@ from arrow_format.errors import OptionError
 from arrow_format.filters.keys import KeyFilter
 from arrow_format.filters.spark_rules import SparkSettings
 from arrow_format.log.version_names import parse_version_name, with_zone
+from arrow_format.options import SECONDS
 from arrow_format.read.chunk_plan import check_subpartitions
 from arrow_format.read.shuffle import open_shuffle
 from arrow_format.read.subpartition_reader import SUBPARTITION_COLUMN, select_columns
 from arrow_format.streaming.consumption import Consumption, request_result
 from connector.operators.tasks import session_settings
+from connector.options.batch import (
+    ARROW_FILTER,
+    DEFAULT_TARGET_PARTITION_BYTES,
+    PIN,
+    BatchReadOptions,
+)
 from connector.options.filters import format_arrow_filter
-from connector.options.source import DEFAULT_TARGET_PARTITION_BYTES, ScanOptions
-from connector.options.table import ARROW_FILTER, PIN
-from connector.options.text import Pin, format_subpartitions, parse_duration
+from connector.options.text import Pin, format_subpartitions
 from connector.source.described import described_format, loaded_once
 from connector.source.reader import restricted, spark_schema, stored_columns
 from connector.spark_version import refuse_no_columns
@@ -160,7 +165,7 @@ def _frame_of(
 ) -> DataFrame:
     """Return the DataFrame of an open shuffle; see :func:`read_shuffle`."""
     check_worker_python(spark)
-    scan = ScanOptions(
+    scan = BatchReadOptions(
         shuffle.path,
         coalesce=coalesce,
         target_partition_bytes=target_partition_bytes,
@@ -289,12 +294,14 @@ def consume(
     ConsumerError, ResultReleasedError, ResultFailedError, RequestTimeoutError, OptionError
         As :func:`arrow_format.consume`.
     """
-    if isinstance(request_timeout, str):
-        request_timeout = parse_duration(request_timeout, "request_timeout").total_seconds()
     requested = request_result(
         path,
         consumer=consumer,
-        request_timeout=request_timeout,
+        request_timeout=(
+            SECONDS.of_text("request_timeout", request_timeout)
+            if isinstance(request_timeout, str)
+            else request_timeout
+        ),
         allow_empty=allow_empty,
         options=options,
         storage_options=storage_options,

@@ -360,7 +360,7 @@ def spark_schema_from_json(text: str, columns: Sequence[str] | None = None) -> S
         msg = (
             f"the Spark schema of the shuffle cannot be used here: {error}. A user-defined type "
             "needs its Python class, in a module that can be imported on driver and executors; "
-            "without Spark, arrow_format.open_shuffle reads its storage"
+            "without Spark, arrow_shuffle.open_shuffle reads its storage"
         )
         raise SchemaError(msg) from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

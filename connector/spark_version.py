@@ -320,7 +320,7 @@ def refuse_blocking_consumer(path: str) -> None:
     if not ADMISSION_CONTROL:
         msg = (
             f"{path}: {HERE} does not tell a stream that its last batch has ended, so a consumer "
-            "would never release this BLOCKING result: consume it with connector.consume, or use "
-            "PySpark 4.2 or newer"
+            "would never release this BLOCKING result: consume it with arrow_shuffle.consume, or "
+            "use PySpark 4.2 or newer"
         )
         raise OptionError(msg)

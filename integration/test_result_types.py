@@ -350,7 +350,7 @@ def test_a_stream_consumes_each_version_once_and_lets_them_go(spark, tmp_path):
 @pytest.mark.skipif(ADMISSION_CONTROL, reason="this PySpark tells that a batch has ended")
 def test_a_stream_that_could_not_release_a_result_is_refused(spark, tmp_path):
     write_by_function(numbers(spark, 0, 10), tmp_path / "s", result_type="BLOCKING")
-    with pytest.raises(StreamingQueryException, match=r"connector.consume, or use PySpark 4.2"):
+    with pytest.raises(StreamingQueryException, match=r"arrow_shuffle.consume, or use PySpark"):
         follow(spark, tmp_path / "s", tmp_path / "out", tmp_path / "c", "a")
     assert connector.read_shuffle(spark, tmp_path / "s").count() == 10
 

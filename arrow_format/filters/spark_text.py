@@ -32,11 +32,8 @@ def zone_of(name: str) -> dt.tzinfo:
     """Return a time zone by Spark's name for it: a region or an offset; OptionError if unknown."""
     zone = _zone_of(name) if isinstance(name, str) else None
     if zone is None:
-        msg = (
-            f"time_zone={name!r} is unknown: expected a region such as 'Europe/Berlin', an offset "
-            "such as '+02:00', or 'UTC'"
-        )
-        raise OptionError(msg)
+        problem = "expected a region such as 'Europe/Berlin', an offset such as '+02:00', or 'UTC'"
+        raise OptionError.of("time_zone", name, problem)
     return zone
 
 

@@ -149,8 +149,8 @@ class RangePartitioner:
             msg = (
                 f"{self!r} has no bounds: give bounds=..., or take them from a sample with "
                 "RangePartitioner.sampled(table_or_dataset, keys, num_subpartitions) or "
-                "connector.sample_range_partitioner(df, keys, num_subpartitions). write_shuffle "
-                "samples by itself when its source is a table or a DataFrame"
+                "arrow_shuffle.sample_range_partitioner(df, keys, num_subpartitions). "
+                "write_shuffle samples by itself when its source is a table or a DataFrame"
             )
             raise OptionError(msg)
         most = self.bounds.num_rows if num_subpartitions is None else num_subpartitions - 1

@@ -58,7 +58,7 @@ def check_sampled(source: object) -> None:
     if not hasattr(source, "scanner") and not isinstance(source, pa.Table | pa.RecordBatch):
         msg = (
             f"source is {type(source).__name__}: only a pyarrow Table, RecordBatch or Dataset can "
-            "be sampled; of a Spark DataFrame use connector.sample_range_partitioner"
+            "be sampled; of a Spark DataFrame use arrow_shuffle.sample_range_partitioner"
         )
         raise OptionError(msg)
 

@@ -52,8 +52,7 @@ def normalise_sort_by(value: object, what: str = "sort_by") -> SortBy:
     keys = tuple(_key(key, value, what) for key in as_several(() if value is None else value))
     names = [name for name, _ in keys]
     if len(set(names)) < len(names):
-        msg = f"{what}={value!r}: a column is named twice"
-        raise OptionError(msg)
+        raise OptionError.of(what, value, "a column is named twice")
     return keys
 
 
@@ -64,15 +63,15 @@ def _key(key: Any, value: object, what: str) -> tuple[str, str]:  # noqa: ANN401
         or len(pair) != 2
         or not all(isinstance(part, str) and part for part in pair)
     ):
-        msg = (
-            f"{what}={value!r}: {key!r} is no sort key; expected a column name, or a pair of name "
-            f"and order such as ('a', {ORDERS[1]!r})"
+        problem = (
+            f"{key!r} is no sort key; expected a column name, or a pair of name and order such as "
+            f"('a', {ORDERS[1]!r})"
         )
-        raise OptionError(msg)
+        raise OptionError.of(what, value, problem)
     name, order = pair
     if order not in ORDERS:
-        msg = f"{what}={value!r}: order {order!r} is not one of {', '.join(map(repr, ORDERS))}"
-        raise OptionError(msg)
+        problem = f"order {order!r} is not one of {', '.join(map(repr, ORDERS))}"
+        raise OptionError.of(what, value, problem)
     return name, order
 
 

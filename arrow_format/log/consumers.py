@@ -19,14 +19,13 @@ from functools import partial
 from arrow_format.errors import (
     ConsumerError,
     CorruptShuffleError,
-    OptionError,
     ShuffleError,
     StorageError,
 )
 from arrow_format.log.framing import from_frame, readable, to_frame
 from arrow_format.log.names import CONSUMER_DIRECTORY
 from arrow_format.model import MAX_INTEGER, SAFE_NAME, Natural
-from arrow_format.options import check_integer
+from arrow_format.options import check_integer, check_name
 from arrow_format.process_identity import ProcessIdentity  # noqa: TC001  msgspec reads it
 from arrow_format.storage.open import ObjectExistsError, ObjectNotFoundError, Storage
 
@@ -40,10 +39,7 @@ _MAX_TAKEN = 100
 
 def check_consumer(name: object) -> str:
     """Return ``name`` if it is 1 to 100 letters, digits, ``_`` and ``-``; else OptionError."""
-    if not isinstance(name, str) or not SAFE_NAME.fullmatch(name):
-        msg = f"consumer={name!r}: expected 1 to 100 letters, digits, _ and -"
-        raise OptionError(msg)
-    return name
+    return check_name("consumer", name)
 
 
 def consumer_directory(name: str) -> str:

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 VersionName: TypeAlias = "int | str | datetime"
 """A number; a date and time, ``2026-11-20 12:00``; or the name of a tag."""
 
-VERSION_NAMES = "a number, a date and time as 2026-11-20 12:00, or the name of a tag"
-"""What a version may be called, for messages."""
-
 _MAX_DIGITS = 18
 
 _ROUNDED_MS = 2_000
@@ -48,8 +45,8 @@ def parse_version_name(wanted: VersionName) -> VersionName:
                 return text
     elif isinstance(wanted, datetime) or (isinstance(wanted, int) and not isinstance(wanted, bool)):
         return wanted
-    msg = f"version={wanted!r}: expected {VERSION_NAMES}"
-    raise OptionError(msg)
+    problem = "expected a number, a date and time as 2026-11-20 12:00, or the name of a tag"
+    raise OptionError.of("version", wanted, problem)
 
 
 def resolve_version(

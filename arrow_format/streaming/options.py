@@ -5,12 +5,26 @@ They are apart from the buffer since flushes and the connector read them without
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from arrow_format.errors import OptionError
-from arrow_format.options import check_integer
+from arrow_format.option_fields import DURATION, check_fields, option
+from arrow_format.options import FLAG, check_integer, num_bytes
 from arrow_format.streaming.latest_spilling import DEFAULT_BYTES, LEAST_BYTES
+
+
+def _check_interval(name: str, value: object) -> timedelta:
+    if not isinstance(value, timedelta) or value <= timedelta():
+        raise OptionError.of(name, value, "expected a timedelta above zero, or None")
+    return value
+
+
+INTERVAL = replace(
+    DURATION,
+    check=_check_interval,
+    expected="a whole number above zero with a unit, as 500ms, 90s, 2min or 1h",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,31 +36,29 @@ class FlushOptions:
     Parameters
     ----------
     max_interval
-        Longest time between two flushes; None: outputs are not buffered. Flink:
-        ``execution.flush.max-interval``.
+        Longest time between two flushes. A stream's sink commits micro-batches as pending, and once
+        this long has passed since the last flush publishes all of them as one version with the
+        latest row of each key. Flink: ``execution.flush.max-interval``. By default none: outputs
+        are not buffered, and each micro-batch is a version.
     memory_buffer_only
-        Whether an output flushes when its memory is full, instead of spilling to disk. Flink:
-        ``execution.flush.memory-buffer-only``.
+        Whether an output flushes when its memory is full, instead of spilling to disk. A stream's
+        sink flushes as soon as ``max_buffered_bytes`` are pending, instead of reading them in
+        several passes. Flink: ``execution.flush.memory-buffer-only``.
     max_buffered_bytes
         Memory of an output, in bytes, in addition to the largest batch: a third each for records,
-        for numbering their keys, and for sorting them.
+        for numbering their keys, and for sorting them. That of a stream's flush is on the driver's
+        machine.
     """
 
-    max_interval: timedelta | None = None
-    memory_buffer_only: bool = False
-    max_buffered_bytes: int = DEFAULT_BYTES
+    max_interval: timedelta | None = option(None, INTERVAL, name="flush.maxInterval")
+    memory_buffer_only: bool = option(False, FLAG, name="flush.memoryBufferOnly")
+    max_buffered_bytes: int = option(
+        DEFAULT_BYTES, num_bytes(LEAST_BYTES, 1 << 50), name="flush.maxBufferedBytes"
+    )
 
     def __post_init__(self) -> None:
         """Check every value."""
-        if self.max_interval is not None and (
-            not isinstance(self.max_interval, timedelta) or self.max_interval <= timedelta()
-        ):
-            msg = f"max_interval={self.max_interval!r}: expected a timedelta above zero, or None"
-            raise OptionError(msg)
-        if not isinstance(self.memory_buffer_only, bool):
-            msg = f"memory_buffer_only={self.memory_buffer_only!r}: expected True or False"
-            raise OptionError(msg)
-        check_integer("max_buffered_bytes", self.max_buffered_bytes, LEAST_BYTES, 1 << 50, "bytes")
+        check_fields(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,13 +72,11 @@ class OperatorAttributes:
         makes the earlier ones superfluous.
     """
 
-    is_output_idempotent: bool = False
+    is_output_idempotent: bool = option(False, FLAG)
 
     def __post_init__(self) -> None:
         """Check the value."""
-        if not isinstance(self.is_output_idempotent, bool):
-            msg = f"is_output_idempotent={self.is_output_idempotent!r}: expected True or False"
-            raise OptionError(msg)
+        check_fields(self)
 
 
 class OperatorAttributesBuilder:
@@ -105,8 +115,7 @@ def is_output_buffered(
     where it is not known. Raises OptionError for malformed arguments.
     """
     if not isinstance(attributes, OperatorAttributes):
-        msg = f"attributes={attributes!r}: expected arrow_format.OperatorAttributes"
-        raise OptionError(msg)
+        raise OptionError.of("attributes", attributes, "expected OperatorAttributes")
     if parallelism is not None:
         check_integer("parallelism", parallelism, 1, 1 << 31, "subtasks")
     return (

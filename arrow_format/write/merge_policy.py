@@ -14,7 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from arrow_format.options import REWRITE_CHOICES, RewriteChoice, check_choice, check_integer
+from arrow_format.option_fields import check_fields, option
+from arrow_format.options import REWRITE_CHOICES, RewriteChoice, choice, num_bytes, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -113,23 +114,17 @@ class MergePolicy:
         decodes them any more. 100: never.
     """
 
-    rewrite: RewriteChoice = "auto"
-    min_regions: int = 8
-    min_read_bytes: int = 16 << 10
-    max_fan_in: int = MAX_FAN_IN
-    target_file_bytes: int = 1 << 30
-    max_index_bytes: int = 32 << 20
-    max_masked_percent: int = 20
+    rewrite: RewriteChoice = option("auto", choice(*REWRITE_CHOICES))
+    min_regions: int = option(8, whole(2, 1 << 40, "regions"))
+    min_read_bytes: int = option(16 << 10, num_bytes(1, 1 << 40))
+    max_fan_in: int = option(MAX_FAN_IN, whole(2, 1 << 20, "regions"))
+    target_file_bytes: int = option(1 << 30, num_bytes(1, 1 << 50))
+    max_index_bytes: int = option(32 << 20, num_bytes(1, 1 << 40))
+    max_masked_percent: int = option(20, whole(0, 100, "percent"))
 
     def __post_init__(self) -> None:
         """Check every value."""
-        check_choice("rewrite", self.rewrite, REWRITE_CHOICES)
-        check_integer("min_regions", self.min_regions, 2, 1 << 40, "regions")
-        check_integer("min_read_bytes", self.min_read_bytes, 1, 1 << 40, "bytes")
-        check_integer("max_fan_in", self.max_fan_in, 2, 1 << 20, "regions")
-        check_integer("target_file_bytes", self.target_file_bytes, 1, 1 << 50, "bytes")
-        check_integer("max_index_bytes", self.max_index_bytes, 1, 1 << 40, "bytes")
-        check_integer("max_masked_percent", self.max_masked_percent, 0, 100, "percent")
+        check_fields(self)
 
     def should_rewrite(self, facts: Facts, num_subpartitions: int) -> bool:
         """Whether to join the regions of files.

@@ -129,9 +129,10 @@ def plan(
 ) -> None:
     """Show which bytes of which files are read for some subpartitions, or a condition."""
     from arrow_format.read.shuffle import open_shuffle
-    from connector.options.text import parse_subpartitions
+    from connector.options.text import SUBPARTITIONS
 
-    wanted = None if subpartitions is None else parse_subpartitions("subpartitions", subpartitions)
+    text = subpartitions
+    wanted = None if text is None else SUBPARTITIONS.of_text("--subpartitions", text)
     shuffle = where_of(open_shuffle(path, version), where)
     explanation = shuffle.explain(wanted)
     if as_json:

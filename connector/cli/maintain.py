@@ -89,10 +89,10 @@ def gc(
 
     Rows of a stream that have waited longer than its flush interval become a version first.
     """
+    from arrow_format.option_fields import DURATION
     from arrow_format.streaming.collection import collect_garbage
-    from connector.options.text import parse_duration
 
-    span = parse_duration(retention, "--retention")
+    span = DURATION.of_text("--retention", retention)
     with progress(f"Collecting garbage of {path}", None) as advance:
         report = collect_garbage(
             path, retention=span, compact_log=compact_log, dry_run=dry_run, on_bytes=advance
@@ -187,13 +187,11 @@ def flush(
 ) -> None:
     """Commit what a stream with a flush interval has pending as a version, now."""
     from arrow_format.log.commit_log import CommitLog
-    from arrow_format.options import WriteOptions
+    from arrow_format.options import SECONDS, WriteOptions
     from arrow_format.storage.open import open_storage
     from arrow_format.streaming.flush_pending import flush_pending
-    from connector.options.text import parse_duration
 
-    patience = parse_duration(timeout, "--timeout")
-    options = WriteOptions(back_pressure_timeout=patience.total_seconds())
+    options = WriteOptions(back_pressure_timeout=SECONDS.of_text("--timeout", timeout))
     receipt = flush_pending(path, due=due, options=options)
     if receipt is None and not CommitLog(open_storage(path)).newest_version():
         msg = f"{path}: holds no shuffle, and nothing is pending; check the path"

@@ -13,7 +13,7 @@ from arrow_format.operators.aggregation_plan import plan_aggregation
 from arrow_format.operators.inputs import open_shuffles, where
 from arrow_format.operators.into import check_into
 from connector.operators.tasks import run_in_groups, session_settings
-from connector.options.source import DEFAULT_TARGET_PARTITION_BYTES
+from connector.options.batch import DEFAULT_TARGET_PARTITION_BYTES
 from connector.source.reader import spark_schema
 from connector.spark_types import check_keys, spark_schema_of
 

@@ -19,8 +19,12 @@ from arrow_format.errors import OptionError
 from arrow_format.keys.partitioner import key_names
 from arrow_format.streaming.flush_buffer import FlushBuffer
 from arrow_format.streaming.latest_spilling import DEFAULT_BYTES
-from arrow_format.streaming.options import FlushOptions, OperatorAttributes, is_output_buffered
-from connector.options.text import INTERVALS, parse_duration
+from arrow_format.streaming.options import (
+    INTERVAL,
+    FlushOptions,
+    OperatorAttributes,
+    is_output_buffered,
+)
 from connector.pickling import ChecksOnArrival
 from connector.plain_errors import plain_errors
 from connector.task_process import begin_task
@@ -96,10 +100,12 @@ class BufferedOutput(ChecksOnArrival):
         if attributes is None:
             attributes = OperatorAttributes(is_output_idempotent=True)
         names = key_names(keys)
-        if isinstance(max_interval, str):
-            max_interval = parse_duration(max_interval, "max_interval", examples=INTERVALS)
         options = FlushOptions(
-            max_interval=max_interval,
+            max_interval=(
+                INTERVAL.of_text("max_interval", max_interval)
+                if isinstance(max_interval, str)
+                else max_interval
+            ),
             memory_buffer_only=memory_buffer_only,
             max_buffered_bytes=max_buffered_bytes,
         )

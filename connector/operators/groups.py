@@ -31,7 +31,7 @@ from connector.operators.tasks import (
     session_time_zone,
     spark_struct,
 )
-from connector.options.source import DEFAULT_TARGET_PARTITION_BYTES
+from connector.options.batch import DEFAULT_TARGET_PARTITION_BYTES
 from connector.source.reader import spark_schema
 from connector.spark_types import arrow_schema_of, check_sort_keys, spark_schema_from_json
 from connector.spark_version import PandasSettings

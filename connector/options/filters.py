@@ -13,7 +13,8 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from connector.options.text import bad
+from arrow_format.option_fields import Kind
+from connector.options.text import INTERNAL
 
 ArrowFilter: TypeAlias = pc.Expression | pa.RecordBatch
 """An expression; or keys, one a row."""
@@ -31,11 +32,11 @@ def format_arrow_filter(given: ArrowFilter) -> str:
     return f"{kind} {base64.b64encode(stored).decode()}"
 
 
-def parse_arrow_filter(name: str, value: str) -> ArrowFilter:
-    """Inverse of :func:`format_arrow_filter`; OptionError for what it has not written."""
-    kind, _, text = value.partition(" ")
+def _parse_arrow_filter(text: str) -> ArrowFilter:
+    """Inverse of :func:`format_arrow_filter`; ValueError for what it has not written."""
+    kind, _, encoded = text.partition(" ")
     try:
-        stored = pa.py_buffer(base64.b64decode(text, validate=True))
+        stored = pa.py_buffer(base64.b64decode(encoded, validate=True))
         if kind == "expression":
             # What pickle would call: PyArrow has no public name for it.
             from_ipc, _ = pc.scalar(True).__reduce__()
@@ -45,6 +46,9 @@ def parse_arrow_filter(name: str, value: str) -> ArrowFilter:
                 batch = reader.read_next_batch()
             batch.validate(full=True)
             return batch
-    except (pa.ArrowException, binascii.Error, StopIteration, OSError, ValueError):
+    except (pa.ArrowException, binascii.Error, StopIteration, OSError):
         pass
-    raise bad(name, f"{value[:40]}...", "nothing; connector.read_shuffle alone sets it")
+    raise ValueError
+
+
+ARROW_FILTER_KIND = Kind(parse=_parse_arrow_filter, expected=INTERNAL)

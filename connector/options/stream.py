@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING
 from arrow_format.errors import OptionError
 from arrow_format.keys.partitioner import HashPartitioner
 from arrow_format.log.changes import OVERWRITES
-from arrow_format.options import check_choice
+from arrow_format.model import MAX_INTEGER
+from arrow_format.option_fields import check_fields, option
+from arrow_format.options import FLAG, choice, num_bytes, whole
 from arrow_format.streaming.options import FlushOptions, OperatorAttributes, is_output_buffered
-from connector.options.source import BATCH_OPTIONS, scan_options, target_options
-from connector.options.table import (
+from connector.options.batch import (
+    BATCH_OPTIONS,
     READ_OPTIONS,
-    SINK_OPTIONS,
-    SOURCE_OPTIONS,
     WRITE_OPTIONS,
-    build,
-    known_options,
+    batch_read_options,
+    target_options,
 )
+from connector.options.named import build, known_options, options_of
+from connector.options.text import STARTING_VERSION
 from connector.spark_version import refuse_limits
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from arrow_format.keys.partitioner import Partitioner
     from arrow_format.keys.sort_keys import SortBy
     from arrow_format.log.changes import LogStep
-    from connector.options.source import ScanOptions, TargetOptions
+    from connector.options.batch import BatchReadOptions, TargetOptions
 
 _MAX_INTERVAL = "flush.maxInterval"
 _IDEMPOTENT = "isOutputIdempotent"
@@ -35,13 +37,26 @@ _IDEMPOTENT = "isOutputIdempotent"
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Options of one ``df.writeStream``."""
+    """Options of one ``df.writeStream``.
+
+    Parameters
+    ----------
+    target, flush
+        Where it writes, and when rows that wait for later ones are published.
+    empty_versions
+        Whether a micro-batch without rows becomes a version too.
+    is_output_idempotent
+        Whether the latest row of each key alone gives the right result; where not,
+        ``flush.maxInterval`` has no effect.
+    """
 
     target: TargetOptions
     flush: FlushOptions
-    attributes: OperatorAttributes
-    """What the query says of its output."""
-    empty_versions: bool = False
+    empty_versions: bool = option(False, FLAG)
+    is_output_idempotent: bool = option(True, FLAG)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def waits(self, partitioner: Partitioner, sort_by: SortBy, combine: Mapping[str, str]) -> bool:
         """Whether rows wait for later ones of their key; else each micro-batch is a version.
@@ -50,7 +65,7 @@ class SinkOptions:
         OptionError where rows would wait and are to be sorted or combined.
         """
         waits = is_output_buffered(
-            self.attributes,
+            OperatorAttributes(is_output_idempotent=self.is_output_idempotent),
             max_interval=self.flush.max_interval,
             is_keyed=isinstance(partitioner, HashPartitioner),
             parallelism=None,
@@ -90,26 +105,33 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
         known,
         target=target_options(known),
         flush=build(FlushOptions, known),
-        attributes=build(OperatorAttributes, {_IDEMPOTENT: "true"} | known),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class StepLimits:
-    """What a batch may have at most; None: any number. A version is never split."""
+    """What a batch may have at most; a version is never split.
 
-    max_versions: int | None = None
-    """Versions that add rows."""
-    max_rows: int | None = None
-    max_bytes: int | None = None
-    """Bytes of data files."""
+    Parameters
+    ----------
+    max_versions
+        Versions with rows that a batch may have; of several limits, the tightest holds. By default
+        no limit.
+    max_rows
+        Rows that a batch may have, unless a single version has more. By default no limit.
+    max_bytes
+        Bytes of data files that a batch may have, unless a single version has more. By default no
+        limit.
+    """
+
+    max_versions: int | None = option(
+        None, whole(1, MAX_INTEGER, "versions"), name="maxVersionsPerTrigger"
+    )
+    max_rows: int | None = option(None, whole(1, MAX_INTEGER, "rows"), name="maxRowsPerTrigger")
+    max_bytes: int | None = option(None, num_bytes(1, MAX_INTEGER), name="maxBytesPerTrigger")
 
     def __post_init__(self) -> None:
-        for name in ("max_versions", "max_rows", "max_bytes"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                msg = f"{name}={value!r}: expected a whole number, at least 1"
-                raise OptionError(msg)
+        check_fields(self)
 
     @property
     def are_none(self) -> bool:
@@ -150,17 +172,36 @@ class StepLimits:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """Options of one ``spark.readStream``."""
+    """Options of one ``spark.readStream``.
 
-    scan: ScanOptions
-    starting_version: int | None = 0
-    """The version after which the first batch begins; 0 is the beginning, None the newest."""
-    on_overwrite: str = "fail"
-    """What to do with a version that overwrites, see :mod:`arrow_format.log.changes`."""
+    Parameters
+    ----------
+    scan, limits
+        What each batch reads, and how much it may have.
+    starting_version
+        Where a query without a checkpoint begins: ``earliest``, ``latest`` (what is committed from
+        now on), or the first version to deliver; a ``consumer`` of a ``BLOCKING`` result begins at
+        ``earliest``. By default ``earliest``.
+    on_overwrite
+        What to do with a version that overwrites: ``fail``, or ``deliver`` its rows like added
+        ones.
+    """
+
+    scan: BatchReadOptions
+    starting_version: int | None = option(0, STARTING_VERSION)
+    """The version before the first to deliver; None for the latest."""
+    on_overwrite: str = option("fail", choice(*OVERWRITES))
     limits: StepLimits = field(default_factory=StepLimits)
 
     def __post_init__(self) -> None:
-        check_choice("on_overwrite", self.on_overwrite, OVERWRITES)
+        check_fields(self)
+
+
+SINK_OPTIONS = options_of(SinkOptions, FlushOptions)
+"""Further options of streaming writes."""
+
+SOURCE_OPTIONS = options_of(SourceOptions, StepLimits)
+"""Further options of streaming reads."""
 
 
 def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
@@ -171,7 +212,7 @@ def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
     return _source_options(known)
 
 
-def parse_schema_options(options: Mapping[str, str]) -> ScanOptions:
+def parse_schema_options(options: Mapping[str, str]) -> BatchReadOptions:
     """Return the options that locate a schema, of a batch or of a stream: Spark does not say which.
 
     Bad options of a stream are refused here too, at load and not when the query has begun. Raises
@@ -186,4 +227,4 @@ def _source_options(known: Mapping[str, str]) -> SourceOptions:
     limits = build(StepLimits, known)
     if not limits.are_none:
         refuse_limits()
-    return build(SourceOptions, known, scan=scan_options(known), limits=limits)
+    return build(SourceOptions, known, scan=batch_read_options(known), limits=limits)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.errors import AnalysisException
 
-from connector.options.source import SECRET_PREFIX
+from connector.options.batch import SECRET_PREFIX
 from connector.session import is_connect
 from connector.source.data_source import ArrowShuffleDataSource
 

@@ -27,7 +27,7 @@ from arrow_format.read.subpartition_reader import (
 )
 from arrow_format.storage.open import open_storage
 from arrow_format.streaming.result_request import await_result
-from connector.options.source import parse_read_options
+from connector.options.batch import parse_read_options
 from connector.options.stream import parse_schema_options
 from connector.pickling import ChecksOnArrival
 from connector.plain_errors import plain_errors
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from arrow_format.filters.keys import Keys
     from arrow_format.read.rows import Rows
     from arrow_format.storage.open import Storage
-    from connector.options.source import ScanOptions
+    from connector.options.batch import BatchReadOptions
 
 
 @dataclass
@@ -77,7 +77,7 @@ class ShuffleSourceReader(ChecksOnArrival, DataSourceReader):
         if parsed.request.consumer is not None:
             msg = (
                 "option consumer: a batch read cannot know when its rows have been consumed. Use "
-                "connector.consume(spark, path, consumer=...), or spark.readStream"
+                "arrow_shuffle.consume, or spark.readStream"
             )
             raise OptionError(msg)
         self._shuffle = shuffle = open_requested(parsed)
@@ -108,12 +108,12 @@ class ShuffleSourceReader(ChecksOnArrival, DataSourceReader):
 # Opening and schemas ------------------------------------------------------------------------------
 
 
-def storage_of(options: ScanOptions) -> Storage:
+def storage_of(options: BatchReadOptions) -> Storage:
     """Open the storage of the path that the options name."""
     return open_storage(options.path, options.storage_options)
 
 
-def open_requested(options: ScanOptions) -> Shuffle:
+def open_requested(options: BatchReadOptions) -> Shuffle:
     """Open the version to read, with its filter; first wait for it, where the options say so.
 
     Raises CorruptShuffleError if another commit has the number of a pinned version, and as
@@ -122,7 +122,7 @@ def open_requested(options: ScanOptions) -> Shuffle:
     return restricted_by(_open(options), options)
 
 
-def restricted_by(shuffle: Shuffle, options: ScanOptions) -> Shuffle:
+def restricted_by(shuffle: Shuffle, options: BatchReadOptions) -> Shuffle:
     """Return a shuffle restricted to the rows that options ask for; as :func:`restricted`."""
     given = options.filter if options.arrow_filter is None else options.arrow_filter
     if isinstance(given, pa.RecordBatch):
@@ -148,7 +148,7 @@ def restricted(
     return shuffle.where(shuffle.bound_keys(keys))
 
 
-def _open(options: ScanOptions) -> Shuffle:
+def _open(options: BatchReadOptions) -> Shuffle:
     storage = storage_of(options)
     if isinstance(options.version, int) and options.pin is not None:
         check_there(storage)
@@ -253,7 +253,7 @@ def stored_columns(names: Iterable[str], *, with_subpartition: bool) -> list[str
 # Planning and reading -----------------------------------------------------------------------------
 
 
-def spark_partitions(shuffle: Shuffle, options: ScanOptions) -> list[SubpartitionRanges]:
+def spark_partitions(shuffle: Shuffle, options: BatchReadOptions) -> list[SubpartitionRanges]:
     """Distribute the subpartitions of the options over Spark partitions, in order.
 
     Those without rows of the filter are left out where Spark partitions are coalesced; otherwise

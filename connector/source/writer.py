@@ -19,7 +19,7 @@ from arrow_format.keys.sort_keys import key_fields
 from arrow_format.storage.open import open_storage
 from connector.map_status import status_to_row, statuses_from_rows
 from connector.map_task import begin_spark_job, run_spark_task
-from connector.options.source import parse_target_options
+from connector.options.batch import parse_target_options
 from connector.pickling import ChecksOnArrival
 from connector.plain_errors import plain_errors
 from connector.spark_types import arrow_schema_of, stored_schema
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from arrow_format.jobs.job import ShuffleJob
     from arrow_format.keys.partitioner import Partitioner
     from arrow_format.log.entry import LogEntry
-    from connector.options.source import TargetOptions
+    from connector.options.batch import TargetOptions
 
 
 @dataclass
@@ -146,7 +146,7 @@ def _with_bounds(
         msg = (
             "option partitioner=range needs bounds, and no shuffle with ranges of these keys "
             f"exists at {target.path} to take them from: give option rangeBounds, such as "
-            "[[10],[20]], or use connector.write_shuffle(df, path, "
+            "[[10],[20]], or use arrow_shuffle.write_shuffle(df, path, "
             "partitioner=RangePartitioner(...)), which samples the DataFrame"
         )
         raise OptionError(msg)

@@ -1,77 +1,45 @@
-"""The reference of the data source's options as Markdown, made from the table of options.
+"""The reference of the data source's options as Markdown, made from the fields that they set.
 
-``python -m tests.support.options_page`` prints it: ``docs/reference/options.md``.
+What an option does is in the docstring of the class of its field; a sentence there that begins with
+"By default" is its default. ``python -m tests.support.options_page`` prints it:
+``docs/reference/options.md``.
 """
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+import inspect
+import re
+from typing import TYPE_CHECKING
 
-from arrow_format.options import ReadOptions, WriteOptions
-from arrow_format.streaming.options import FlushOptions, OperatorAttributes
-from connector.options import table, text
-from connector.options.source import ResultRequest, ScanOptions, TargetOptions
-from connector.options.stream import SinkOptions, SourceOptions, StepLimits
+from connector.options import batch, stream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from connector.options.named import Option
 
-SETTINGS = {
-    settings.__name__: settings
-    for settings in (
-        ReadOptions,
-        WriteOptions,
-        FlushOptions,
-        OperatorAttributes,
-        ResultRequest,
-        ScanOptions,
-        TargetOptions,
-        SinkOptions,
-        SourceOptions,
-        StepLimits,
-    )
-}
-TYPES: dict[Callable[..., Any], str] = {
-    text.as_is: "text",
-    text.boolean: "`true` or `false`",
-    text.lower: "word",
-    text.num_bytes: "size",
-    text.parse_bounds: "JSON list",
-    text.parse_combine: "functions of columns",
-    text.parse_interval: "duration",
-    text.parse_names: "names",
-    text.parse_sort_keys: "sort keys",
-    text.parse_starting_version: "word or number",
-    text.parse_statistics: "`all` or names",
-    text.parse_subpartitions: "numbers and ranges",
-    text.parse_version: "number, time or tag",
-    text.seconds: "duration",
-    text.whole: "whole number",
-}
-"""By parser: what is written."""
 PLACES = {
     "Writes": (
         '`df.write.format("arrow_shuffle")`, `df.writeStream` and SQL `INSERT`:',
-        table.WRITE_OPTIONS,
+        batch.WRITE_OPTIONS,
     ),
     "Batch writes": (
-        "Besides those of a write, `df.write` and SQL `INSERT`:",
-        table.BATCH_WRITE_OPTIONS,
+        "Besides those of a write, `df.write` and SQL `INSERT`; what is written once is in "
+        "[writing](../guide/writing.md#once):",
+        batch.BATCH_WRITE_OPTIONS,
     ),
     "Streaming writes": (
         'Besides those of a write, `df.writeStream.format("arrow_shuffle")`:',
-        table.SINK_OPTIONS,
+        stream.SINK_OPTIONS,
     ),
     "Reads": (
         '`spark.read.format("arrow_shuffle")`, `spark.readStream` and SQL `SELECT`; columns are '
-        "chosen by `.schema(...)`:",
-        table.READ_OPTIONS,
+        "chosen by `.schema(...)`, and the SQL of a filter is in "
+        "[reading](../guide/reading.md#filters):",
+        batch.READ_OPTIONS,
     ),
-    "Batch reads": ("Besides those of a read, `spark.read`:", table.BATCH_READ_OPTIONS),
+    "Batch reads": ("Besides those of a read, `spark.read`:", batch.BATCH_READ_OPTIONS),
     "Streaming reads": (
         'Besides those of a read, `spark.readStream.format("arrow_shuffle")`:',
-        table.SOURCE_OPTIONS,
+        stream.SOURCE_OPTIONS,
     ),
 }
 INTRODUCTION = """\
@@ -94,29 +62,44 @@ where a name contains a comma.
 """
 
 
+NAME_OF = {option.field: option.name for _, options in PLACES.values() for option in options}
+"""What an option is called, by its field."""
+
+
 def options_page() -> str:
     """Return the page: a table for each place where options apply."""
     sections = [INTRODUCTION]
     for place, (introduction, options) in PLACES.items():
-        rows = [
-            f"| `{option.name}` | {default_of(option)} | {TYPES[option.parse]} | {option.doc} |\n"
-            for option in options
-        ]
+        rows = []
+        for option in options:
+            doc, default = described(option)
+            rows.append(f"| `{option.name}` | {default} | {option.kind.form} | {doc} |\n")
         head = "| Option | Default | Type | What it does |\n|---|---|---|---|\n"
         sections.append(f"## {place}\n\n{introduction}\n\n{head}{''.join(rows)}")
     return "\n".join(sections)
 
 
-def default_of(option: table.Option) -> str:
-    """Return the default of an option, from its field where the table does not say it."""
-    if option.default is not None:
-        return option.default
-    settings, _, name = option.field.partition(".")
-    default: Any
-    (default,) = (field.default for field in fields(SETTINGS[settings]) if field.name == name)
-    if default is None:
-        return ""
-    return f"`{size_text(default) if option.parse is text.num_bytes else str(default).lower()}`"
+def described(option: Option) -> tuple[str, str]:
+    """Return what an option does, and its default, as Markdown."""
+    text = docs_of(option.settings)[option.field]
+    text = re.sub(r":\w+:`~?(?:\w+\.)*(\w+)`", r"``\1``", text)
+    text = re.sub(r"``(\w+)``", lambda found: f"``{NAME_OF.get(found[1], found[1])}``", text)
+    text = text.replace("``", "`")
+    sentence = re.search(r" ?By default (.*?)\.(?= |$)", text)
+    if sentence is not None:
+        return text.replace(sentence[0], "").strip(), sentence[1]
+    default = option.default
+    if option.kind.form == "size":
+        return text, f"`{size_text(default)}`"
+    return text, f"`{str(default).lower()}`"
+
+
+def docs_of(settings: type) -> dict[str, str]:
+    """Return what the docstring of a class says of each of its parameters, on one line."""
+    doc = inspect.cleandoc(settings.__doc__ or "")
+    _, _, parameters = doc.partition("Parameters\n----------\n")
+    entries = re.findall(r"^(\w[\w, ]*)\n((?:(?: .*)?\n)+)", f"{parameters}\n", re.MULTILINE)
+    return {name: " ".join(text.split()) for names, text in entries for name in names.split(", ")}
 
 
 def size_text(num_bytes: int) -> str:

@@ -44,7 +44,7 @@ from pyspark.sql.types import (
 from arrow_format.arrays.stored_types import data_schema, same_but_labels
 from arrow_format.errors import OptionError, SchemaError
 from connector.map_task import ShuffleMapTask
-from connector.options.source import parse_target_options
+from connector.options.batch import parse_target_options
 from connector.source.writer import begin_target_job
 from connector.spark_types import (
     arrow_schema_of,

@@ -105,7 +105,7 @@ def test_a_frame_of_spark_is_refused(frame, partitioning, tmp_path):
 
 
 def test_a_frame_of_spark_is_refused_for_a_sample():
-    with pytest.raises(ShuffleError, match=r"connector\.sample_range_partitioner"):
+    with pytest.raises(ShuffleError, match=r"arrow_shuffle\.sample_range_partitioner"):
         RangePartitioner.sampled(DataFrame(), "k", 4)
 
 

@@ -25,7 +25,7 @@ from arrow_format.options import WriteOptions
 from arrow_format.storage import credentials
 from arrow_format.storage.credentials import end_of
 from arrow_format.storage.object_store import ObjectStorage
-from connector.options.source import parse_storage_options
+from connector.options.batch import parse_storage_options
 from tests.support.answering_server import Answer, answering, refusal
 from tests.support.expiring_store import GRACE_S, LIFE_S, PROVIDER_MODULE, expiring
 from tests.support.guarantees import guarantee

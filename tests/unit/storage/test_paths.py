@@ -7,7 +7,7 @@ import arrow_format
 from arrow_format import OptionError, WriteOptions
 from connector.cli import main as cli
 from connector.cli.output import BAD_USAGE
-from connector.options.source import parse_read_options, parse_target_options
+from connector.options.batch import parse_read_options, parse_target_options
 from connector.options.stream import parse_sink_options
 from connector.source.reader import schema_of_source
 from tests.support.guarantees import guarantee

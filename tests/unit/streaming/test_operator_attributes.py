@@ -10,7 +10,7 @@ from arrow_format import FlushOptions, OperatorAttributes, OptionError, decorate
 @pytest.mark.parametrize(
     ("attributes", "how", "message"),
     [
-        (None, {"keys": "k"}, "^attributes=None: expected arrow_format.OperatorAttributes"),
+        (None, {"keys": "k"}, "^attributes=None: expected OperatorAttributes"),
         (True, {}, "^attributes=True: expected"),
         (OperatorAttributes(), {"parallelism": "1"}, "^parallelism='1': expected a whole number"),
         (OperatorAttributes(), {"parallelism": 0}, "^parallelism=0: expected"),

@@ -61,7 +61,7 @@ def test_who_says_nothing_gets_a_persistent_one(tmp_path):
         ({"max_unconsumed_bytes": 5}, "only a result of type PIPELINED_BOUNDED has bounds"),
         (
             {"result_type": "PIPELINED", "max_unconsumed_versions": 5},
-            "only a result of type PIPELINED_BOUNDED has bounds, and result_type is PIPELINED",
+            "only a result of type PIPELINED_BOUNDED has bounds, and this one is PIPELINED",
         ),
         ({"result_type": "PIPELINED_BOUNDED", "max_unconsumed_versions": 0}, "from 1 to"),
         ({"back_pressure_timeout": -1}, "back_pressure_timeout=-1"),

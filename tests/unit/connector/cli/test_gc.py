@@ -8,9 +8,9 @@ import pytest
 from arrow_format import open_shuffle
 from arrow_format.errors import OptionError
 from arrow_format.log.names import entry_path
+from arrow_format.option_fields import DURATION
 from arrow_format.read.presentation import duration_text
 from connector.cli import main as cli
-from connector.options.text import parse_duration
 from tests.support.logs import start_job
 from tests.support.small_shuffles import files_below, numbered, values, write_tasks
 
@@ -138,10 +138,10 @@ def test_inspect_shows_versions_that_are_left_and_fences(run, path):
     ],
 )
 def test_durations(text, expected):
-    assert parse_duration(text, "x") == expected
-    assert parse_duration(duration_text(expected), "x") == expected
+    assert DURATION.of_text("x", text) == expected
+    assert DURATION.of_text("x", duration_text(expected)) == expected
 
 
 def test_a_bad_duration_is_named():
     with pytest.raises(OptionError, match="x='soon': expected a whole number with a unit"):
-        parse_duration("soon", "x")
+        DURATION.of_text("x", "soon")

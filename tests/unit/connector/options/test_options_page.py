@@ -1,20 +1,23 @@
-"""The reference of options: every option of the table, once, and the page as it is generated."""
+"""The reference of options: every option, once, and the page as it is generated."""
 
+import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from connector.options import table
-from tests.support.options_page import PLACES, options_page
+from arrow_format.write.merge_policy import MergePolicy
+from connector.options import batch, stream
+from tests.support.options_page import PLACES, described, docs_of, options_page
 
 PAGE = Path(__file__).parents[4] / "docs" / "reference" / "options.md"
 OPTIONS = [
-    *table.WRITE_OPTIONS,
-    *table.BATCH_WRITE_OPTIONS,
-    *table.SINK_OPTIONS,
-    *table.READ_OPTIONS,
-    *table.BATCH_READ_OPTIONS,
-    *table.SOURCE_OPTIONS,
+    *batch.WRITE_OPTIONS,
+    *batch.BATCH_WRITE_OPTIONS,
+    *stream.SINK_OPTIONS,
+    *batch.READ_OPTIONS,
+    *batch.BATCH_READ_OPTIONS,
+    *stream.SOURCE_OPTIONS,
 ]
 
 
@@ -30,13 +33,21 @@ def test_every_option_is_on_the_page_once():
 
 def test_every_option_is_described():
     for option in OPTIONS:
-        assert option.doc.strip()
-        assert not option.doc.endswith(".")
-        assert "|" not in option.doc
+        doc, default = described(option)
+        assert doc.endswith(".")
+        assert default
+        assert "|" not in doc + default
+        assert not re.search(r"None|\(\)|:`", doc + default), "no words of Python alone"
+
+
+def test_a_docstring_has_each_field_and_no_other():
+    for settings in {option.settings for option in OPTIONS} | {MergePolicy}:
+        assert set(docs_of(settings)) == {field.name for field in fields(settings)}, settings
 
 
 def test_an_internal_option_is_not_on_the_page():
-    assert f"`{table.PIN.name}`" not in options_page()
+    for option in (batch.PIN, batch.ARROW_FILTER):
+        assert f"`{option.name}`" not in options_page()
 
 
 @pytest.mark.skipif(not PAGE.exists(), reason="the page is not in this checkout")

@@ -34,7 +34,7 @@ def test_sinks():
         ),
         (
             {"flush.maxInterval": "0s"},
-            "option flush.maxInterval='0s': expected a timedelta above zero",
+            "option flush.maxInterval='0s': expected a whole number above zero with a unit",
         ),
     ],
 )

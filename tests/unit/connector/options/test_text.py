@@ -3,7 +3,8 @@
 import pytest
 
 from arrow_format import OptionError
-from connector.options.text import parse_bounds, parse_combine, parse_sort_keys, parse_statistics
+from arrow_format.options import STATISTICS
+from connector.options.text import BOUNDS, COMBINE, SORT_KEYS
 
 UP, DOWN = "ascending", "descending"
 
@@ -30,7 +31,7 @@ UP, DOWN = "ascending", "descending"
     ],
 )  # fmt: skip
 def test_keys(text, keys):
-    assert parse_sort_keys("sortBy", text) == tuple(keys)
+    assert SORT_KEYS.of_text("option sortBy", text) == tuple(keys)
 
 
 @pytest.mark.parametrize(
@@ -40,22 +41,22 @@ def test_keys(text, keys):
         (",", "option sortBy=','"),
         ('["a"', "expected columns such as a, b desc"),
         ("a, a desc", "option sortBy=.*: a column is named twice"),
-        ("[5]", r"option sortBy=\[5\]: 5 is no sort key"),
+        ("[5]", r"option sortBy='\[5\]': 5 is no sort key"),
         ('[["a", "down"]]', "order 'down' is not one of"),
         ('[["a", ""]]', "is no sort key"),
     ],
 )
 def test_bad_keys(text, message):
     with pytest.raises(OptionError, match=message):
-        parse_sort_keys("sortBy", text)
+        SORT_KEYS.of_text("option sortBy", text)
 
 
 def test_bounds():
-    assert parse_bounds("rangeBounds", '[[1, "x"], [2, null]]') == ([1, "x"], [2, None])
-    assert parse_bounds("rangeBounds", "[1, 2.5]") == (1, 2.5)
+    assert BOUNDS.of_text("option rangeBounds", '[[1, "x"], [2, null]]') == ([1, "x"], [2, None])
+    assert BOUNDS.of_text("option rangeBounds", "[1, 2.5]") == (1, 2.5)
     for text in ("", "{}", "5", "[1,"):
         with pytest.raises(OptionError, match=r"option rangeBounds=.*expected a JSON list with a"):
-            parse_bounds("rangeBounds", text)
+            BOUNDS.of_text("option rangeBounds", text)
 
 
 @pytest.mark.parametrize(
@@ -70,14 +71,14 @@ def test_bounds():
     ],
 )
 def test_columns_with_statistics(text, chosen):
-    assert parse_statistics("statistics", text) == chosen
+    assert STATISTICS.of_text("statistics", text) == chosen
 
 
 @pytest.mark.parametrize(
     "text", ["n:sum, a:b:MAX", '{"n": "sum", "a:b": "max"}', ' {"n":"sum","a:b":"max"}']
 )
 def test_combined_columns(text):
-    assert parse_combine("combine", text) == {"n": "sum", "a:b": "max"}
+    assert COMBINE.of_text("combine", text) == {"n": "sum", "a:b": "max"}
 
 
 @pytest.mark.parametrize(
@@ -89,4 +90,4 @@ def test_combined_columns(text):
 )  # fmt: skip
 def test_combined_columns_that_are_none_or_come_twice(text):
     with pytest.raises(OptionError, match=r"combine.*columns with one function each"):
-        parse_combine("combine", text)
+        COMBINE.of_text("combine", text)

@@ -372,7 +372,7 @@ def test_a_shuffle_made_anew_is_an_error(path):
         ),
         ({"maxVersionsPerTrigger": "0"}, "option maxVersionsPerTrigger='0': expected a whole num"),
         ({"maxRowsPerTrigger": "many"}, "option maxRowsPerTrigger='many': expected a whole numb"),
-        ({"maxBytesPerTrigger": "0"}, "option maxBytesPerTrigger='0': expected a number of bytes"),
+        ({"maxBytesPerTrigger": "0"}, "option maxBytesPerTrigger='0': expected a whole number of"),
         ({"coalesce": "no"}, "option coalesce='no': expected true or false"),
         ({"version": "1"}, r"option 'version' is not known \(did you mean 'startingVersion'\?\)"),
         ({"emptyVersions": "true"}, "option 'emptyversions' is not known"),

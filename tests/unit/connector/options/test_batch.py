@@ -4,20 +4,20 @@ import pytest
 
 from arrow_format import OptionError, ReadOptions, ResultPartitionType
 from arrow_format.log.snapshot import VersionSpan
-from connector.options.source import parse_read_options, parse_target_options
+from connector.options.batch import parse_read_options, parse_target_options
 from connector.options.stream import parse_sink_options
-from connector.options.text import Pin, format_subpartitions, parse_subpartitions
+from connector.options.text import SUBPARTITIONS, Pin, format_subpartitions
 
 
 def test_subpartitions_there_and_back():
-    assert parse_subpartitions("subpartitions", "3, 7-9,12") == (3, 7, 8, 9, 12)
+    assert SUBPARTITIONS.of_text("subpartitions", "3, 7-9,12") == (3, 7, 8, 9, 12)
     assert format_subpartitions((3, 7, 8, 9, 12)) == "3,7-9,12"
 
 
 @pytest.mark.parametrize("text", ["0-99999999999", "1000000", "5,3-1000000"])
 def test_numbers_that_no_shuffle_has_are_not_counted_out(text):
     with pytest.raises(OptionError, match=r"expected numbers below 1,000,000"):
-        parse_subpartitions("subpartitions", text)
+        SUBPARTITIONS.of_text("subpartitions", text)
 
 
 def test_options_of_reading_reach_the_reader():
@@ -28,7 +28,7 @@ def test_options_of_reading_reach_the_reader():
 
 def test_splitting_needs_coalescing():
     assert parse_read_options({"path": "/s", "splitSkewed": "true"}).split_skewed
-    with pytest.raises(OptionError, match=r"^option splitSkewed='true': coalesce='false' as"):
+    with pytest.raises(OptionError, match=r"^option splitSkewed='true': without coalesce each"):
         parse_read_options({"path": "/s", "splitSkewed": "true", "coalesce": "false"})
 
 
@@ -44,7 +44,7 @@ def test_what_a_frame_reads_travels_as_an_option(span, commit_id):
 
 @pytest.mark.parametrize("pin", ["", "c0ffee 1-2", "c0ffee 1-2-x", "../c", "c0ffee 1-2-3 "])
 def test_a_bad_pin_is_refused(pin):
-    with pytest.raises(OptionError, match=r"option pin=.*connector.read_shuffle alone sets it"):
+    with pytest.raises(OptionError, match=r"option pin=.*arrow_shuffle.read_shuffle alone sets it"):
         parse_read_options({"path": "/s", "version": "17", "pin": pin})
     with pytest.raises(OptionError, match=r"option pin='c0ffee': expected option version with it"):
         parse_read_options({"path": "/s", "pin": "c0ffee"})
@@ -135,15 +135,15 @@ def test_a_secret_inside_of_a_url_is_refused(url):
         ({"resultType": "EPHEMERAL"}, "option resultType='EPHEMERAL': expected one of BLOCKING_P"),
         (
             {"maxUnconsumedVersions": "3"},
-            "option maxUnconsumedVersions='3': only .* PIPELINED_BOUNDED .* resultType is None",
+            "option maxUnconsumedVersions='3': only .* PIPELINED_BOUNDED .* no type was given",
         ),
         (
             {"maxUnconsumedBytes": "3k", "resultType": "pipelined"},
-            "option maxUnconsumedBytes='3k': only .* PIPELINED_BOUNDED .* resultType is PIPELINED",
+            "option maxUnconsumedBytes='3k': only .* PIPELINED_BOUNDED .* this one is PIPELINED",
         ),
         (
             {"backPressureTimeout": "1s", "resultType": "blocking"},
-            "option backPressureTimeout='1s': only .* waits .* resultType is BLOCKING;",
+            "option backPressureTimeout='1s': only .* waits .* this one is BLOCKING;",
         ),
         (
             {"backPressureTimeout": "3"},
