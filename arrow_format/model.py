@@ -291,16 +291,16 @@ class Transaction:
         """Raise OptionError for values that readers of the log would refuse."""
         name, number = self.application_id, self.number
         if not isinstance(name, str) or not SAFE_NAME.fullmatch(name):
-            msg = f"application_id={name!r}: expected 1 to 100 letters, digits, _ and -"
-            raise OptionError(msg)
+            problem = "expected 1 to 100 letters, digits, _ and -"
+            raise OptionError.of("application_id", name, problem)
         if isinstance(number, np.integer):
             number = int(number)
             object.__setattr__(self, "number", number)
         if not isinstance(number, int) or isinstance(number, bool):
             number = -1
         if not 0 <= number <= MAX_INTEGER:
-            msg = f"number={self.number!r}: expected a whole number from 0 to {MAX_INTEGER:,}"
-            raise OptionError(msg)
+            problem = f"expected a whole number from 0 to {MAX_INTEGER:,}"
+            raise OptionError.of("number", self.number, problem)
 
     @staticmethod
     def of(value: Transaction | tuple[str, int] | None) -> Transaction | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from arrow_format.errors import OptionError
-from arrow_format.options import check_integer
+from arrow_format.options import check_flag, check_integer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -42,9 +42,7 @@ class Epochs:
         check_integer("shuffle_rows", self.shuffle_rows, 1, 1 << 31, "rows")
         if self.seed is not None:
             check_integer("seed", self.seed, 0, (1 << 63) - 1, "any kind")
-        if not isinstance(self.drop_last, bool):
-            msg = f"drop_last={self.drop_last!r}: expected True or False"
-            raise OptionError(msg)
+        check_flag("drop_last", self.drop_last)
 
     @property
     def window_batches(self) -> int:

@@ -17,7 +17,7 @@ from arrow_format.log.entry import TAG
 from arrow_format.log.pending import no_version_error
 from arrow_format.log.state import Tag
 from arrow_format.log.version_names import parse_version_name, resolve_version
-from arrow_format.model import SAFE_NAME
+from arrow_format.options import check_name
 from arrow_format.read.shuffle import check_there
 from arrow_format.report import Report
 from arrow_format.storage.open import Place, open_storage
@@ -104,15 +104,12 @@ def tag_shuffle(
 
 def check_tag_name(name: str) -> str:
     """Return a name that a tag may have; raises OptionError."""
-    if not isinstance(name, str) or not SAFE_NAME.fullmatch(name):
-        msg = f"name={name!r}: expected 1 to 100 letters, digits, _ and -"
-        raise OptionError(msg)
-    if not isinstance(parse_version_name(name), str):
-        msg = (
-            f"name={name!r}: reads as a number or a date, which name a version as well; give "
-            f"another, such as v-{name}"
+    if not isinstance(parse_version_name(check_name("name", name)), str):
+        problem = (
+            f"reads as a number or a date, which name a version as well; give another, such as "
+            f"v-{name}"
         )
-        raise OptionError(msg)
+        raise OptionError.of("name", name, problem)
     return name
 
 

@@ -21,7 +21,6 @@ from arrow_format.errors import (
     BackPressureTimeoutError,
     ClosedError,
     CorruptShuffleError,
-    OptionError,
     ShuffleError,
     ShuffleNotFoundError,
     StorageError,
@@ -34,7 +33,7 @@ from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.conflicts import check_version_number
 from arrow_format.log.consumers import ConsumerRegistry, check_consumer, consumer_directory
 from arrow_format.log.names import LOG_DIRECTORY, MAP_OUTPUT_DIRECTORY
-from arrow_format.options import WriteOptions, check_seconds
+from arrow_format.options import WriteOptions, check_flag, check_seconds
 from arrow_format.read.presentation import count_of, format_bytes
 from arrow_format.read.shuffle import Shuffle, check_there
 from arrow_format.report import Report
@@ -258,9 +257,7 @@ def request_result(
 ) -> tuple[Consumer, Shuffle]:
     """Request a result as :func:`consume` does; return both parts of a :class:`Consumption`."""
     timeout = check_seconds("request_timeout", request_timeout)
-    if not isinstance(flush, bool):
-        msg = f"flush={flush!r}: expected True or False"
-        raise OptionError(msg)
+    check_flag("flush", flush)
     storage = open_storage(path, storage_options)
     check_consumer(consumer)
     check_there(storage, may_come=timeout > 0)  # before anything is made there
