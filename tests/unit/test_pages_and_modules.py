@@ -15,7 +15,8 @@ from arrow_format.log.state import LogState, VersionShape
 from arrow_format.operators.join_plan import KINDS
 from arrow_format.options import ReadOptions, WriteOptions
 from connector.cli.main import app
-from connector.options.table import READ_OPTIONS, WRITE_OPTIONS
+from connector.options.batch import READ_OPTIONS, WRITE_OPTIONS
+from connector.options.stream import SINK_OPTIONS, SOURCE_OPTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 ARCHITECTURE = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
@@ -185,16 +186,14 @@ def test_a_codec_is_known_to_its_module_and_two_lists():
     assert with_text("zstd") == {own, "arrow_format/options.py", *others}
 
 
-def test_an_option_is_known_to_its_class_and_the_table():
-    fields = {"WriteOptions": WriteOptions, "ReadOptions": ReadOptions}
-    for option in (*WRITE_OPTIONS, *READ_OPTIONS):
-        owner, field = option.field.split(".")
-        if owner in fields:
-            assert field in fields[owner].__dataclass_fields__
-            if option.name != field:  # otherwise it is a word of others too
-                # connector/read.py has one to one the arguments that users give.
-                where = with_text(option.name) - {"connector/read.py"}
-                assert where == {"connector/options/table.py"}, option.name
+def test_an_option_is_known_to_its_class_alone():
+    named = files_of("an option")
+    for option in (*WRITE_OPTIONS, *SINK_OPTIONS, *READ_OPTIONS, *SOURCE_OPTIONS):
+        own = f"{option.settings.__module__.replace('.', '/')}.py"
+        assert own in {*named, "arrow_format/streaming/options.py"}
+        if option.settings in (WriteOptions, ReadOptions) and option.name != option.field:
+            # connector/read.py has one to one the arguments that users give.
+            assert with_text(option.name) <= {own, "connector/read.py"}, option.name
 
 
 def test_a_kind_of_join_is_known_to_two_modules():
