@@ -22,7 +22,6 @@ _HOME = {
         UnsettledCommitError
     """,
     "arrow_format.jobs.alter": "Alteration drop_columns rename_columns",
-    "arrow_format.jobs.append": "append_shuffle",
     "arrow_format.jobs.delete_rows": "delete_rows",
     "arrow_format.jobs.deletion_receipt": "DeletionReceipt",
     "arrow_format.jobs.erasure": "erasure_status",
@@ -33,7 +32,7 @@ _HOME = {
     "arrow_format.jobs.repair": "RepairReport repair_shuffle",
     "arrow_format.jobs.rollback": "rollback_shuffle",
     "arrow_format.jobs.tags": "TaggedVersion list_tags tag_shuffle untag_shuffle",
-    "arrow_format.jobs.write": "write_shuffle",
+    "arrow_format.jobs.write": "append_shuffle write_shuffle",
     "arrow_format.keys.bounds": "sample_bounds",
     "arrow_format.keys.partitioner": """
         BroadcastPartitioner ColumnPartitioner HashPartitioner Partitioner

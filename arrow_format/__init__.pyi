@@ -22,7 +22,6 @@ from arrow_format.errors import UnsettledCommitError as UnsettledCommitError
 from arrow_format.jobs.alter import Alteration as Alteration
 from arrow_format.jobs.alter import drop_columns as drop_columns
 from arrow_format.jobs.alter import rename_columns as rename_columns
-from arrow_format.jobs.append import append_shuffle as append_shuffle
 from arrow_format.jobs.delete_rows import delete_rows as delete_rows
 from arrow_format.jobs.deletion_receipt import DeletionReceipt as DeletionReceipt
 from arrow_format.jobs.erasure import erasure_status as erasure_status
@@ -39,6 +38,7 @@ from arrow_format.jobs.tags import TaggedVersion as TaggedVersion
 from arrow_format.jobs.tags import list_tags as list_tags
 from arrow_format.jobs.tags import tag_shuffle as tag_shuffle
 from arrow_format.jobs.tags import untag_shuffle as untag_shuffle
+from arrow_format.jobs.write import append_shuffle as append_shuffle
 from arrow_format.jobs.write import write_shuffle as write_shuffle
 from arrow_format.keys.bounds import sample_bounds as sample_bounds
 from arrow_format.keys.partitioner import BroadcastPartitioner as BroadcastPartitioner

@@ -31,6 +31,8 @@ __all__ = sorted({*arrow_format.__all__, *connector.__all__})
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401
+    if name in ("append_shuffle", "write_shuffle"):
+        return getattr(import_module("arrow_shuffle.write"), name)
     if name in _OF_BOTH:
         return getattr(import_module("arrow_shuffle.by_argument"), name)
     try:

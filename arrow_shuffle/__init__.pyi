@@ -83,12 +83,12 @@ from arrow_format import sample_bounds as sample_bounds
 from arrow_format import tag_shuffle as tag_shuffle
 from arrow_format import untag_shuffle as untag_shuffle
 from arrow_shuffle.by_argument import aggregate_shuffle as aggregate_shuffle
-from arrow_shuffle.by_argument import append_shuffle as append_shuffle
 from arrow_shuffle.by_argument import consume as consume
 from arrow_shuffle.by_argument import join_shuffles as join_shuffles
 from arrow_shuffle.by_argument import map_subpartitions as map_subpartitions
 from arrow_shuffle.by_argument import merge_shuffle as merge_shuffle
-from arrow_shuffle.by_argument import write_shuffle as write_shuffle
+from arrow_shuffle.write import append_shuffle as append_shuffle
+from arrow_shuffle.write import write_shuffle as write_shuffle
 from connector import ArrowShuffleDataSource as ArrowShuffleDataSource
 from connector import BufferedOutput as BufferedOutput
 from connector import EnvironmentReport as EnvironmentReport

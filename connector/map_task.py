@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from arrow_format.jobs.job import ShuffleJob
     from arrow_format.jobs.receipt import ShuffleReceipt
+    from arrow_format.log.reader import LogView
     from arrow_format.model import MapStatus
     from arrow_format.options import WriteMode
     from arrow_format.read.rows import Rows
@@ -66,6 +67,7 @@ def begin_spark_job(
     sort_by: Sequence[str | tuple[str, str]] | None = (),
     combine: Mapping[str, str] | None = None,
     options: WriteOptions | None,
+    view: LogView | None = None,
 ) -> ShuffleJob:
     """Begin a job for rows of a schema from :func:`~connector.spark_types.stored_schema`."""
     if isinstance(partitioner, HashPartitioner):
@@ -85,7 +87,21 @@ def begin_spark_job(
         spark_schema=combined_spark_schema(schema, combine).json(),
         # Spark itself where it started this process, else the process that drives Spark.
         owner=java_above() or this_process(),
+        view=view,
     )
+
+
+def begin_frame_job(
+    path: Place,
+    schema: StructType,
+    *,
+    case_sensitive: bool,
+    **how: Any,  # noqa: ANN401
+) -> ShuffleJob:
+    """Begin a job for the rows of a DataFrame, which come through ``mapInArrow``."""
+    schema = stored_schema(schema)
+    arrow_schema_of(schema, for_map_in_arrow=True, case_sensitive=case_sensitive)
+    return begin_spark_job(path, schema, **how)
 
 
 def run_spark_task(job: ShuffleJob, batches: Iterable[pa.RecordBatch]) -> MapStatus:
@@ -156,17 +172,23 @@ class ShuffleMapTask(ChecksOnArrival):
         if not isinstance(schema, StructType):
             msg = f"schema is {type(schema).__name__}: expected the DataFrame's df.schema"
             raise SchemaError(msg)
-        schema = stored_schema(schema)
-        arrow_schema_of(schema, for_map_in_arrow=True, case_sensitive=case_sensitive)
-        self.job = begin_spark_job(
+        self.job = begin_frame_job(
             open_storage(path, storage_options),
             schema,
+            case_sensitive=case_sensitive,
             num_subpartitions=num_subpartitions,
             partitioner=choose_partitioner(keys, partitioner),
             sort_by=sort_by,
             combine=combine,
             options=options,
         )
+
+    @classmethod
+    def of(cls, job: ShuffleJob) -> ShuffleMapTask:
+        """Return the task of a job that was begun."""
+        task = cls.__new__(cls)
+        task.job = job
+        return task
 
     @property
     def status_schema(self) -> StructType:
@@ -192,16 +214,20 @@ class NumberedMapTask(ShuffleMapTask):
         The write.
     rows
         Returns the rows of the map task of a number, from 0; picklable. A generator is closed.
+    reads_ahead
+        Whether any thread of the write may take the next rows.
     """
 
-    reads_ahead = False
-    """Whether any thread of the write may take the next rows."""
-
     def __init__(
-        self, job: ShuffleJob, rows: Callable[[int], Iterable[pa.RecordBatch | Rows]]
+        self,
+        job: ShuffleJob,
+        rows: Callable[[int], Iterable[pa.RecordBatch | Rows]],
+        *,
+        reads_ahead: bool = False,
     ) -> None:
         self.job = job
         self.rows = rows
+        self.reads_ahead = reads_ahead
 
     @plain_errors
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

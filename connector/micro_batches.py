@@ -31,8 +31,8 @@ _LOGGER = logging.getLogger("arrow_shuffle")
 def foreach_batch(
     path: Place,
     *,
-    num_subpartitions: int,
     keys: str | Sequence[str] | None = None,
+    num_subpartitions: int | None = None,
     partitioner: Partitioner | None = None,
     sort_by: Sequence[str | tuple[str, str]] | None = (),
     combine: Mapping[str, str] | None = None,
@@ -56,8 +56,8 @@ def foreach_batch(
 
     Parameters
     ----------
-    path, num_subpartitions, keys, partitioner, sort_by, combine, options, storage_options
-        As for :func:`~connector.write_shuffle`.
+    path, keys, num_subpartitions, partitioner, sort_by, combine, options, storage_options
+        As for ``arrow_shuffle.write_shuffle``.
     mode
         ``append``; or ``overwrite``, for output mode complete.
     application
@@ -70,7 +70,7 @@ def foreach_batch(
     -------
     Callable
         Takes the DataFrame of a micro-batch and its number. It raises what
-        :func:`~connector.write_shuffle` raises, and OptionError where no application is given and
+        ``arrow_shuffle.write_shuffle`` raises, and OptionError where no application is given and
         the query's id is not known: in Spark Connect, and outside of ``foreachBatch``.
 
     Raises

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from typing import TYPE_CHECKING
 
 from arrow_format.errors import OptionError
+from arrow_format.extras import needed_by
 
 if TYPE_CHECKING:
+    from typing import Literal
+
     from pyspark.sql import SparkSession
 
 
@@ -20,19 +24,41 @@ def is_connect(spark: SparkSession) -> bool:
     return hasattr(type(spark), "session_id")
 
 
-def active_session(spark: SparkSession | None) -> SparkSession:
-    """Return the given session, or the active one, classic or of Spark Connect."""
-    from pyspark.sql import SparkSession
+def session_of(spark: SparkSession | Literal[True] | None) -> SparkSession | None:
+    """Return the session that is asked for, True for the active one; None for this process.
 
-    session = SparkSession.getActiveSession() if spark is None else spark
+    Raises OptionError where none is active, or ``spark`` is something else.
+    """
+    if spark is None or hasattr(type(spark), "readStream"):
+        return spark  # type: ignore[return-value]
+    if spark is True:
+        return active_session()
+    msg = (
+        f"spark={spark!r}: expected a SparkSession, True for the active one, or None for this "
+        "process"
+    )
+    raise OptionError(msg)
+
+
+def active_session() -> SparkSession:
+    """Return the active session, classic or of Spark Connect; OptionError where there is none."""
+    with needed_by("spark=True"):
+        from pyspark.sql import SparkSession
+
+    session = SparkSession.getActiveSession()
     if session is None:
         msg = (
-            "source is a pyarrow dataset and no Spark session is active to run the map tasks: give "
-            "spark=..., start a session first, or write it in this process with "
-            "arrow_format.write_shuffle"
+            "no Spark session is active: start one, give it as spark=session, or leave spark out, "
+            "and this process does it"
         )
         raise OptionError(msg)
     return session
+
+
+def is_session_active() -> bool:
+    """Whether a session is active; imports nothing."""
+    sql = sys.modules.get("pyspark.sql")
+    return sql is not None and sql.SparkSession.getActiveSession() is not None
 
 
 def default_parallelism(spark: SparkSession) -> int:

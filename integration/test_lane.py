@@ -26,8 +26,8 @@ from arrow_format.errors import OptionError, SchemaError
 from arrow_format.ingest.scan import plan_scan
 from arrow_format.jobs.job import run_map_task
 from arrow_format.keys.partitioner import HashPartitioner
-from connector.dataset_task import DatasetMapTask
 from connector.session import default_parallelism
+from connector.write import begin_scan_job
 from integration.programs.datasets import flights, lineitem
 from integration.programs.ways import FAST, assert_same_rows
 
@@ -207,15 +207,15 @@ def test_without_a_session(tmp_path: Path):
 def test_a_retried_task_writes_the_same_bytes(tmp_path: Path):
     scan = plan_scan(ds.dataset(lineitem(0.02)), parallelism=2)
     options = WriteOptions(sync=False, sort_buffer_bytes=4 << 20)
-    task = DatasetMapTask(
-        tmp_path, scan, num_subpartitions=N, partitioner=HashPartitioner("l_orderkey"),
+    begun = begin_scan_job(
+        tmp_path, scan.schema, num_subpartitions=N, partitioner=HashPartitioner("l_orderkey"),
         options=options,
     )  # fmt: skip
     assert scan.num_tasks == 2
     for number in range(scan.num_tasks):
         digests = set()
         for attempt in range(2):
-            job, reading = pickle.loads(pickle.dumps((task.job, scan)))
+            job, reading = pickle.loads(pickle.dumps((begun, scan)))
             status = run_map_task(job, number, attempt, reading.read(number))
             (file,) = status.output.files
             assert file.num_regions > 2

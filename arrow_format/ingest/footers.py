@@ -96,6 +96,11 @@ def is_orc(format_: Any) -> bool:  # noqa: ANN401
     return bool(format_.default_extname == "orc")
 
 
+def is_compressed(format_: Any) -> bool:  # noqa: ANN401
+    """Whether files of a format are compressed by column, as a rule."""
+    return format_.default_extname in ("orc", "parquet")
+
+
 def row_groups_to_read(
     fragment: Any,  # noqa: ANN401
     file: ScanFile,

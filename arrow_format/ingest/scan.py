@@ -11,7 +11,7 @@ import pickle
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,6 +26,7 @@ from arrow_format.ingest.footers import (
     ScanFile,
     Wanted,
     checked_columns,
+    is_compressed,
     is_encrypted,
     pieces_of_file,
     share_of_bytes,
@@ -36,6 +37,7 @@ from arrow_format.ingest.footers import (
 from arrow_format.ingest.spark_footer import SparkFooter, labelled, spark_footer
 from arrow_format.ingest.spark_types import as_spark_reads, plain_schema, schema_as_spark_reads
 from arrow_format.ingest.tasks import (
+    MEMORY_PER_BYTE,
     ScanUnit,
     choose_num_tasks,
     join_adjacent,
@@ -48,26 +50,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from arrow_format.ingest.footers import TimestampColumns
+    from arrow_format.ingest.tasks import Scan
 
 REQUESTS = 16
 """Footers that are read concurrently while a scan is planned."""
 
 MAX_TASKS = 1_000_000
-
-
-class Scan(Protocol):
-    """A planned scan, which goes to the map tasks by pickle."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        """Data schema of the rows that come out."""
-
-    @property
-    def num_tasks(self) -> int:
-        """Number of map tasks."""
-
-    def read(self, task: int) -> Iterator[pa.RecordBatch]:
-        """Read the rows of map task ``task``, equal ones in equal order each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +69,8 @@ class DatasetScan:
     files: tuple[ScanFile, ...]
     tasks: tuple[tuple[ScanUnit, ...], ...]
     """Units of each task, in reading order. At least one task, which may have no units."""
+    num_bytes: int
+    """Bytes of the rows in memory, about, where the filter drops none."""
 
     @property
     def num_tasks(self) -> int:
@@ -176,7 +166,12 @@ def plan_scan(
         stored = schema_as_spark_reads(stored, int96)
     footer = _look_into_first(files, origins, wanted)
     tasks = tuple(join_adjacent(run) for run in spread(units, count))
-    return DatasetScan(labelled(stored, footer), wanted, origins, files, tasks or ((),))
+    in_memory = sum(
+        file.num_bytes * (MEMORY_PER_BYTE if is_compressed(origins[file.origin].format) else 1)
+        for file in files
+    )
+    num_bytes = int(in_memory * share_read)
+    return DatasetScan(labelled(stored, footer), wanted, origins, files, tasks or ((),), num_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +214,7 @@ def _parts(dataset: Any) -> list[Any]:  # noqa: ANN401
         return [dataset]
     msg = (
         f"source is a pyarrow {type(dataset).__name__}: expected a dataset of files, which tasks "
-        "can open. arrow_format.write_shuffle writes any dataset in its own process"
+        "can open. arrow_shuffle.write_shuffle without spark writes any dataset in this process"
     )
     raise OptionError(msg)
 

@@ -13,9 +13,10 @@ import pyarrow as pa
 from arrow_format.arrays.expansion import stored_batches
 from arrow_format.arrays.stored_types import missing_column
 from arrow_format.errors import OptionError, SchemaError, StorageError
-from arrow_format.ingest.scan import MAX_TASKS
+from arrow_format.ingest.scan import MAX_TASKS, ScannedRows
 from arrow_format.ingest.spark_types import as_spark_reads, plain_schema, schema_as_spark_reads
-from arrow_format.ingest.tasks import ScanUnit, choose_num_tasks, spread
+from arrow_format.ingest.tasks import MEMORY_PER_BYTE, ScanUnit, choose_num_tasks, spread
+from arrow_format.keys.range_partitioner import RangePartitioner
 from arrow_format.options import check_integer
 
 if TYPE_CHECKING:
@@ -74,6 +75,8 @@ class IcebergScan:
     """A ``pyiceberg.table.FileScanTask`` for each file, with its deletes."""
     tasks: tuple[tuple[ScanUnit, ...], ...]
     """Files of each task, in reading order. At least one task, which may have none."""
+    num_bytes: int
+    """Bytes of the rows in memory, about."""
 
     @property
     def num_tasks(self) -> int:
@@ -119,17 +122,15 @@ def plan_iceberg(
     OptionError
         The scan has a limit, or the table has deletes that pyiceberg does not apply.
     """
-    from pyiceberg.io.pyarrow import ArrowScan, schema_to_pyarrow
+    from pyiceberg.io.pyarrow import ArrowScan
 
     if num_tasks is not None:
         check_integer("num_map_tasks", num_tasks, 1, MAX_TASKS, "map tasks")
-    scan = source.scan() if hasattr(source, "scan") else source
-    what = f"Iceberg table {scan.table_metadata.location}"
+    scan = _scan_of(source, columns)
+    what = _named(scan)
     if scan.limit is not None:
         msg = f"{what}: the scan has limit={scan.limit}, and tasks read apart: leave it out"
         raise OptionError(msg)
-    if columns is not None:
-        scan = scan.select(*_known(columns, scan.projection().column_names))
     try:
         files = tuple(sorted(scan.plan_files(), key=lambda file: file.file.file_path))
     except (ValueError, NotImplementedError) as error:
@@ -138,18 +139,38 @@ def plan_iceberg(
             "Spark read it"
         )
         raise OptionError(msg) from error
-    projected = scan.projection()
-    plain = plain_schema(schema_to_pyarrow(projected, include_field_ids=False))
+    plain = _plain_schema(scan)
     total = sum(file.file.file_size_in_bytes for file in files)
     units = [ScanUnit(i, file.file.file_size_in_bytes) for i, file in enumerate(files)]
     tasks = spread(units, num_tasks or choose_num_tasks(total, parallelism))
     return IcebergScan(
         schema_as_spark_reads(plain),
         plain,
-        ArrowScan(scan.table_metadata, scan.io, projected, scan.row_filter, scan.case_sensitive),
+        ArrowScan(
+            scan.table_metadata, scan.io, scan.projection(), scan.row_filter, scan.case_sensitive
+        ),
         files,
         tuple(tasks) or ((),),
+        MEMORY_PER_BYTE * total,
     )
+
+
+def _scan_of(source: Any, columns: Sequence[str] | None) -> Any:  # noqa: ANN401
+    """Return the scan of a table, or the given one, of these columns."""
+    scan = source.scan() if hasattr(source, "scan") else source
+    if columns is None:
+        return scan
+    return scan.select(*_known(columns, scan.projection().column_names))
+
+
+def _named(scan: Any) -> str:  # noqa: ANN401
+    return f"Iceberg table {scan.table_metadata.location}"
+
+
+def _plain_schema(scan: Any) -> pa.Schema:  # noqa: ANN401
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+    return plain_schema(schema_to_pyarrow(scan.projection(), include_field_ids=False))
 
 
 def _known(columns: Sequence[str] | str, names: Sequence[str]) -> list[str]:
@@ -159,3 +180,52 @@ def _known(columns: Sequence[str] | str, names: Sequence[str]) -> list[str]:
         if name not in names:
             raise SchemaError(missing_column(name, names, "columns: column"))
     return chosen
+
+
+@dataclass(frozen=True)
+class IcebergSource:
+    """Some columns of a table of Iceberg, or of a scan of one; raises as :func:`plan_iceberg`.
+
+    Its rows come as Spark reads them, as they are: Iceberg has no types that Spark lacks.
+    """
+
+    table: Any
+    """A ``pyiceberg.table.Table`` or ``DataScan``."""
+    columns: Sequence[str] | None
+
+    reads_ahead = True
+
+    @staticmethod
+    def of(table: Any, columns: Sequence[str] | None, filter: object) -> IcebergSource:  # noqa: ANN401
+        """Return the source; OptionError where there is a filter."""
+        if filter is not None:
+            msg = "filter: give it to Iceberg, which finds files by it: table.scan(row_filter=...)"
+            raise OptionError(msg)
+        return IcebergSource(table, columns)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the rows, as Spark reads them."""
+        return schema_as_spark_reads(_plain_schema(_scan_of(self.table, self.columns)))
+
+    def plan(
+        self,
+        *,
+        for_spark: bool,
+        parallelism: int = 1,
+        num_tasks: int | None = None,
+        subpartition: str | None = None,
+    ) -> IcebergScan:
+        """Plan the scan; see :class:`~arrow_format.ingest.source.Source`."""
+        del for_spark, subpartition
+        return plan_iceberg(
+            self.table, parallelism=parallelism, columns=self.columns, num_tasks=num_tasks
+        )
+
+    def sample(
+        self, ranges: RangePartitioner, num_subpartitions: int, *, for_spark: bool
+    ) -> RangePartitioner:
+        """Read the key columns twice: to count rows, and to take some."""
+        part = IcebergSource(self.table, [name for name, _ in ranges.keys])
+        rows = ScannedRows(part.plan(for_spark=for_spark, num_tasks=1))
+        return RangePartitioner.sampled(rows, ranges.keys, num_subpartitions)

@@ -6,16 +6,40 @@ Apart from the scan, which reads files, so that it is tested without any.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+
+    import pyarrow as pa
 
 TASK_BYTES = 64 << 20
 """Bytes on disk for one map task, about: four to five times as many in memory, which is several
 regions, so that the fixed cost of a task is small."""
+
+MEMORY_PER_BYTE = 4
+"""Bytes in memory for one on disk, about, of files that are compressed by column."""
+
+
+class Scan(Protocol):
+    """The rows of a source as map tasks read them. Of files and tables, tasks get it by pickle."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Schema of the rows that come out."""
+
+    @property
+    def num_bytes(self) -> int | None:
+        """Bytes of the rows in memory, about; None where only reading them tells."""
+
+    @property
+    def num_tasks(self) -> int:
+        """Number of map tasks."""
+
+    def read(self, task: int) -> Iterable[pa.RecordBatch]:
+        """Read the rows of map task ``task``; of files and tables equal ones each time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -201,6 +201,7 @@ def begin_job(
     options: WriteOptions | None = None,
     spark_schema: str | None = None,
     owner: ProcessIdentity | None = None,
+    view: LogView | None = None,
 ) -> ShuffleJob:
     """Check everything that can be checked before any row is read, and return a new job.
 
@@ -208,7 +209,8 @@ def begin_job(
     batches to come; what is stored is its :func:`~arrow_format.arrays.stored_types.data_schema`,
     with ``combine`` that of combined rows.
     ``spark_schema`` is Spark's JSON of it, for reading through Spark. ``owner`` is the application
-    that makes the result; this process when None.
+    that makes the result; this process when None. ``view`` is the log as the caller saw it; it is
+    looked at when None.
     """
     num_subpartitions = check_num_subpartitions(num_subpartitions)
     options = WriteOptions() if options is None else options
@@ -227,7 +229,7 @@ def begin_job(
     storage = open_storage(path)
     check_end(storage.root, storage.options)
     log = CommitLog(storage)
-    view = log.view()
+    view = log.view() if view is None else view
     log.check_writers(view)
     check_local_dirs(storage.root, options.local_dirs)
     return ShuffleJob(

@@ -52,6 +52,11 @@ class ShuffleReceipt(Report):
         Whether the transaction was committed before: the receipt is that of its first commit, and
         nothing was written now. Where the entry of that was removed since, long after its version
         expired, the fields of subpartitions are 0 and empty.
+    notes
+        What the write chose by itself, a sentence each: the number of subpartitions if none was
+        given.
+    where
+        ``in this process`` where a Spark session was active, and none was given; else empty.
     """
 
     path: str
@@ -64,6 +69,8 @@ class ShuffleReceipt(Report):
     subpartition_bytes: pa.Int64Array
     counters: Mapping[str, int] = field(default_factory=dict)
     is_repetition: bool = False
+    notes: tuple[str, ...] = ()
+    where: str = ""
 
     def _num_empty(self) -> int:
         rows = self.subpartition_rows
@@ -91,11 +98,13 @@ class ShuffleReceipt(Report):
         empty = self._num_empty()
         subpartitions = count_of(self.num_subpartitions, f"({empty:,} empty) subpartition")
         yield (
-            f"shuffle {self.path} version {self.version}: {count_of(self.num_rows, 'row')}, "
+            (f"{self.where}: " if self.where else "")
+            + f"shuffle {self.path} version {self.version}: {count_of(self.num_rows, 'row')}, "
             f"{format_bytes(self.num_bytes)} on disk, "
             f"{count_of(self.num_map_outputs, 'map output')}, {subpartitions}"
             + ("; committed before, and nothing was written now" if self.is_repetition else "")
         )
+        yield from self.notes
         if self.advice:
             yield self.advice
 
@@ -103,7 +112,9 @@ class ShuffleReceipt(Report):
         sizes = size_facts(
             self.num_rows, self.num_bytes, self.num_map_outputs, self.subpartition_rows
         )
-        facts = [("path", self.path), ("version", str(self.version)), *sizes]
+        facts = [("written", self.where)] if self.where else []
+        facts += [("path", self.path), ("version", str(self.version)), *sizes]
+        facts += [("note", note) for note in self.notes]
         facts += [("advice", self.advice)] if self.advice else []
         skew = html_skew(self.subpartition_rows) if self.num_subpartitions else ""
         return html_table(facts) + skew

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from arrow_format.jobs.job import ShuffleJob
     from arrow_format.log.entry import LogEntry
+    from arrow_format.log.state import VersionShape
 
 
 def check_target(
@@ -297,7 +298,9 @@ def newest_entry(path: Place) -> LogEntry | None:
     return log.read(lambda view: None if view.state.is_ended else log.newest_entry(view))
 
 
-def inherit_bounds(partitioner: Partitioner, existing: LogEntry | None) -> Partitioner:
+def inherit_bounds(
+    partitioner: Partitioner, existing: LogEntry | VersionShape | None
+) -> Partitioner:
     """Return a range partitioner without bounds with those of the existing shuffle.
 
     Any other partitioner is returned unchanged, as is one without a shuffle or where that has no
@@ -313,7 +316,7 @@ def inherit_bounds(partitioner: Partitioner, existing: LogEntry | None) -> Parti
 
 def settle_bounds(
     partitioner: Partitioner,
-    path: Place,
+    existing: VersionShape | None,
     mode: str,
     sample: Callable[[RangePartitioner], RangePartitioner],
 ) -> Partitioner:
@@ -324,7 +327,6 @@ def settle_bounds(
     """
     if not isinstance(partitioner, RangePartitioner) or partitioner.bounds is not None:
         return partitioner
-    existing = newest_entry(path)
     if existing is not None and mode in ("errorifexists", "ignore"):
         # Nothing will be written: the check of the mode says so, and needs no sample.
         return RangePartitioner(keys=partitioner.keys, bounds=[])

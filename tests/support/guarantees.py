@@ -67,7 +67,7 @@ GUARANTEES: dict[str, dict[str, str]] = {
         "round robin": "Round robin is even, and a retried task places its rows the same way",
         "broadcast rows": "A broadcast row is stored once, and every subpartition reads it",
         "types for Spark": (
-            "Spark reads what `arrow_format.write_shuffle` stores, and no value changes by that; "
+            "Spark reads what `arrow_shuffle.write_shuffle` stores, and no value changes by that; "
             "a write that would change one is refused and names the column"
         ),
         "Spark types": (

@@ -8,13 +8,17 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 import arrow_format
 import arrow_shuffle
 import connector
-from arrow_format import OptionError, SchemaError, ShuffleError
+from arrow_format import OptionError, SchemaError
 from arrow_shuffle import by_argument
+from tests.support.lake_tables import iceberg_table
+from tests.support.small_shuffles import files_below
 
 OPERATIONS = {"aggregate_shuffle", "join_shuffles", "map_subpartitions"}
 BY_ARGUMENT = {"append_shuffle", "consume", "merge_shuffle", "write_shuffle", *OPERATIONS}
@@ -34,7 +38,8 @@ def test_functions_of_one_name_in_both_are_called_by_argument():
     differing = {n for n in both if getattr(arrow_format, n) is not getattr(connector, n)}
     assert differing == BY_ARGUMENT
     for name in BY_ARGUMENT:
-        assert getattr(arrow_shuffle, name).__module__ == "arrow_shuffle.by_argument"
+        module = "write" if name in ("append_shuffle", "write_shuffle") else "by_argument"
+        assert getattr(arrow_shuffle, name).__module__ == f"arrow_shuffle.{module}"
 
 
 def test_the_import_is_light():
@@ -95,7 +100,7 @@ def test_a_frame_of_pandas_may_have_any_columns(tmp_path):
 
 def test_for_spark_is_passed_on(tmp_path):
     table = pa.table({"k": [1], "v": pa.array([1], pa.uint8())})
-    for for_spark, stored in ((None, pa.int16()), (True, pa.int16()), (False, pa.uint8())):
+    for for_spark, stored in ((True, pa.int16()), (False, pa.uint8())):
         path = tmp_path / str(for_spark)
         arrow_shuffle.write_shuffle(table, path, num_subpartitions=1, keys="k", for_spark=for_spark)
         assert arrow_shuffle.open_shuffle(path).schema.field("v").type == stored
@@ -104,35 +109,72 @@ def test_for_spark_is_passed_on(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "given",
-    [{"columns": ["k"]}, {"filter": ds.field("k") > 1}, {"num_map_tasks": 2}, {"spark": object()}],
+    ("given", "message"),
+    [
+        ({"columns": ["k"]}, "columns: only for a pyarrow dataset"),
+        ({"filter": ds.field("k") > 1}, "filter: only for a pyarrow dataset"),
+        ({"num_map_tasks": 2}, "num_map_tasks: only for files and tables"),
+        ({"spark": object()}, "spark=<object .*expected a SparkSession"),
+        ({"spark": False}, "spark=False: expected a SparkSession"),
+    ],
 )
-def test_what_is_for_datasets_is_refused_of_rows_in_memory(tmp_path, given):
-    with pytest.raises(OptionError, match=f"^{next(iter(given))}: only for a pyarrow dataset"):
+@pytest.mark.parametrize("write", [arrow_shuffle.write_shuffle, arrow_shuffle.append_shuffle])
+def test_what_is_for_files_or_sessions_is_refused_of_rows_in_memory(
+    tmp_path, write, given, message
+):
+    table, path = pa.table(COLUMNS), tmp_path / "s"
+    how = {"keys": "k"} if write is arrow_shuffle.write_shuffle else {}
+    if not how:
+        arrow_shuffle.write_shuffle(table, path, keys="k")
+    before = files_below(tmp_path)
+    with pytest.raises(OptionError, match=f"^{message}"):
+        write(table, path, **how, **given)
+    assert files_below(tmp_path) == before
+
+
+@pytest.fixture
+def files(tmp_path):
+    pq.write_table(pa.table(COLUMNS), tmp_path / "rows.parquet")
+    return ds.dataset(tmp_path / "rows.parquet")
+
+
+@pytest.mark.parametrize("make", [lambda t: ds.dataset(t), lambda t: None], ids=["memory", "files"])
+def test_a_dataset_without_a_session_is_written_here(tmp_path, files, make):
+    source = make(pa.table(COLUMNS)) or files
+    receipt = arrow_shuffle.write_shuffle(source, tmp_path / "s", num_subpartitions=2, keys="k")
+    assert receipt.num_map_outputs == 1
+    assert arrow_shuffle.append_shuffle(source, tmp_path / "s").num_rows == 3
+    rows = arrow_shuffle.open_shuffle(tmp_path / "s").to_table()
+    assert sorted(rows["v"].to_pylist()) == sorted(COLUMNS["v"] * 2)
+
+
+def test_tables_of_delta_and_iceberg_without_a_session_are_written_here(tmp_path):
+    rows = pa.table(COLUMNS)
+    write_deltalake(tmp_path / "delta", rows)
+    for name, source in {
+        "d": DeltaTable(tmp_path / "delta"), "i": iceberg_table(tmp_path, rows),
+    }.items():  # fmt: skip
+        path = tmp_path / name
+        ranges = arrow_shuffle.RangePartitioner(keys="k")
+        arrow_shuffle.write_shuffle(source, path, partitioner=ranges, num_subpartitions=2)
+        arrow_shuffle.append_shuffle(source, path)
         arrow_shuffle.write_shuffle(
-            pa.table(COLUMNS), tmp_path / "s", num_subpartitions=1, keys="k", **given
+            source, tmp_path / f"{name}k", keys="k", num_subpartitions=2, columns=["k"]
         )
-    assert not (tmp_path / "s").exists()
+        shuffle = arrow_shuffle.open_shuffle(path)
+        assert sorted(shuffle.to_table()["k"].to_pylist()) == [1, 1, 2, 2, 3, 3]
+        assert shuffle.partitioner.bounds.num_rows == 1
+        assert arrow_shuffle.open_shuffle(tmp_path / f"{name}k").schema.names == ["k"]
 
 
-def test_what_is_for_rows_in_memory_is_refused_of_a_dataset(tmp_path):
-    source = ds.dataset(pa.table(COLUMNS))
-    with pytest.raises(OptionError, match=r"^for_spark=False: only for rows in memory"):
-        arrow_shuffle.write_shuffle(
-            source, tmp_path / "s", num_subpartitions=1, keys="k", for_spark=False
-        )
-
-
-def test_a_dataset_is_written_by_the_connector(tmp_path):
-    # Refused by the connector: for lack of a session, or where a test has left one, of files.
-    with pytest.raises(ShuffleError, match=r"session|dataset of files"):
-        arrow_shuffle.write_shuffle(
-            ds.dataset(pa.table(COLUMNS)), tmp_path / "s", num_subpartitions=1, keys="k"
-        )
+def test_a_filter_of_iceberg_is_given_to_its_scan(tmp_path):
+    source = iceberg_table(tmp_path, pa.table(COLUMNS))
+    with pytest.raises(OptionError, match=r"row_filter="):
+        arrow_shuffle.write_shuffle(source, tmp_path / "s", keys="k", filter=ds.field("k") > 1)
 
 
 def test_no_rows_at_all_are_refused_as_arrow_format_does(tmp_path):
-    with pytest.raises(SchemaError, match="batches is int"):
+    with pytest.raises(SchemaError, match="source is int"):
         arrow_shuffle.write_shuffle(3, tmp_path / "s", num_subpartitions=1, keys="k")
 
 

@@ -87,8 +87,8 @@ assert not hasattr(arrow_shuffle, "no_name_of_ours")
         (
             "import arrow_shuffle, pyarrow.dataset as ds\n"
             "source = ds.dataset(pa.table({'k': [1]}))\n"
-            "arrow_shuffle.write_shuffle(source, path, num_subpartitions=1, keys='k')",
-            "connector.write_shuffle",
+            "arrow_shuffle.write_shuffle(source, path, keys='k', spark=True)",
+            "spark=True",
             "pyspark",
         ),
         ("shuffle.to_pandas()", "a pandas DataFrame", "pandas"),

@@ -8,10 +8,10 @@ from pyspark.sql.types import LongType, StructType
 from arrow_format import WriteOptions
 from arrow_format.ingest.scan import plan_scan
 from arrow_format.keys.partitioner import HashPartitioner
-from connector.dataset_task import DatasetMapTask
 from connector.map_task import ShuffleMapTask
 from connector.source.stream_writer import ShuffleStreamWriter
 from connector.source.writer import ShuffleSourceWriter
+from connector.write import begin_scan_job
 
 SCHEMA = StructType().add("k", LongType())
 
@@ -24,20 +24,20 @@ def of_frame(path, threads):
 def of_dataset(path, threads):
     ds.write_dataset(pa.table({"k": [1]}), path / "source", format="parquet")
     scan = plan_scan(ds.dataset(path / "source"), parallelism=1)
-    return DatasetMapTask(
-        path / "x", scan, num_subpartitions=2, partitioner=HashPartitioner("k"),
+    return begin_scan_job(
+        path / "x", scan.schema, num_subpartitions=2, partitioner=HashPartitioner("k"),
         options=WriteOptions(threads=threads),
-    ).job  # fmt: skip
+    )  # fmt: skip
 
 
 def of_columns_that_spark_lacks(path, threads):
     table = pa.table({"k": [1], "h": pa.array([None], pa.month_day_nano_interval())})
     ds.write_dataset(table, path / "source", format="feather")
     scan = plan_scan(ds.dataset(path / "source", format="feather"), parallelism=1)
-    return DatasetMapTask(
-        path / "x", scan, num_subpartitions=2, partitioner=HashPartitioner("k"),
+    return begin_scan_job(
+        path / "x", scan.schema, num_subpartitions=2, partitioner=HashPartitioner("k"),
         options=WriteOptions(threads=threads),
-    ).job  # fmt: skip
+    )  # fmt: skip
 
 
 def given(path, threads):

@@ -751,7 +751,7 @@ def test_a_relative_path_means_the_same_in_a_task(files, tmp_path, monkeypatch):
 def test_sources_of_other_kinds(files):
     with pytest.raises(OptionError, match="pyarrow InMemoryDataset: expected a dataset of files"):
         plan(ds.dataset(table(3)))
-    with pytest.raises(OptionError, match=r"pyarrow Table: .*arrow_format\.write_shuffle"):
+    with pytest.raises(OptionError, match=r"pyarrow Table: .*arrow_shuffle\.write_shuffle"):
         plan(table(3))
     sink = pa.BufferOutputStream()
     pq.write_table(table(3), sink)

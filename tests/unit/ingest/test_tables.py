@@ -8,8 +8,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from arrow_format import OptionError, SchemaError, StorageError, open_shuffle, write_shuffle
 from arrow_format.ingest.scan import plan_scan
+from arrow_format.ingest.source import table_format
 from arrow_format.ingest.tables import delta_dataset, plan_iceberg
-from connector.table_formats import table_format
 from tests.support.lake_tables import (
     delete_by_vector,
     delete_positions,

@@ -14,7 +14,7 @@ from arrow_format import (
     open_shuffle,
     write_shuffle,
 )
-from arrow_format.jobs.append import append_shuffle
+from arrow_format.jobs.write import append_shuffle
 from arrow_format.log.names import entry_path
 from arrow_format.model import Transaction
 from tests.support.guarantees import guarantee

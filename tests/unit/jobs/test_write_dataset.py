@@ -111,7 +111,7 @@ def test_columns_and_filters_that_do_not_fit_are_refused(files, tmp_path):
         write(dataset, tmp_path / "x", filter=ds.field("absent") > 1)
     for source in (TABLE, TABLE.to_reader(), ds.InMemoryDataset(TABLE)):
         for part in ({"columns": ["k"]}, {"filter": ds.field("k") > 1}):
-            with pytest.raises(OptionError, match="only for a pyarrow dataset of files, and batch"):
+            with pytest.raises(OptionError, match="for a pyarrow dataset of files, and source"):
                 write(source, tmp_path / "x", **part)
     assert not (tmp_path / "x").exists()
 
@@ -200,6 +200,6 @@ def test_a_write_that_fails_ends_the_thread_that_reads_ahead(files, tmp_path, th
 
 def test_what_is_no_rows_is_refused(tmp_path):
     with pytest.raises(
-        SchemaError, match="expected a table, a reader, a dataset or record batches"
+        SchemaError, match="expected a table, a reader, a frame, a dataset or record batches"
     ):
         write(17, tmp_path / "x")

@@ -1,0 +1,302 @@
+"""Writes of shuffles: what users call, whoever runs the map tasks."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+from arrow_format.errors import OptionError
+from arrow_format.ingest.source import source_of
+from arrow_format.jobs.write import AppendArguments, LocalTasks, Write, WriteArguments
+from arrow_format.read.presentation import format_bytes
+from connector.session import is_session_active, session_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Literal
+
+    import pyarrow.dataset as ds
+    from pyspark.sql import DataFrame, SparkSession
+
+    from arrow_format.ingest.source import Given
+    from arrow_format.jobs.receipt import ShuffleReceipt
+    from arrow_format.keys.partitioner import Partitioner
+    from arrow_format.options import WriteMode, WriteOptions
+    from arrow_format.storage.open import Place
+
+    Source: TypeAlias = DataFrame | Given
+
+
+def write_shuffle(
+    source: Source,
+    path: Place,
+    *,
+    keys: str | Sequence[str] | None = None,
+    num_subpartitions: int | None = None,
+    partitioner: Partitioner | None = None,
+    sort_by: Sequence[str | tuple[str, str]] | None = (),
+    combine: Mapping[str, str] | None = None,
+    mode: WriteMode = "errorifexists",
+    options: WriteOptions | None = None,
+    columns: Sequence[str] | None = None,
+    filter: ds.Expression | None = None,
+    for_spark: bool = True,
+    num_map_tasks: int | None = None,
+    expected_version: int | None = None,
+    transaction: tuple[str, int] | None = None,
+    spark: SparkSession | Literal[True] | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> ShuffleReceipt:
+    """Write rows as a shuffle, partitioned by keys, and commit it as one version.
+
+    A DataFrame is written by tasks of Spark, and so are files and tables where a session is given;
+    all else by this process. Readers see nothing before the commit, and everything after.
+
+    .. code-block:: python
+
+        import pyarrow as pa
+        import arrow_shuffle
+
+        orders = pa.table({"customer": [3, 1, 3], "price": [5.0, 7.5, 2.5]})
+        receipt = arrow_shuffle.write_shuffle(orders, "/data/orders", keys="customer")
+        print(receipt.num_rows, receipt.num_subpartitions)  # 3 1
+
+    Parameters
+    ----------
+    source
+        One of these:
+
+        - a Spark DataFrame, classic or of Spark Connect: one Spark partition is one map task;
+        - a ``pyarrow.dataset.Dataset`` of files (Parquet, Arrow IPC, CSV, ORC, ...), whose own
+          filter holds. They are decoded a few megabytes at a time, however large their row groups
+          are, as Spark would read them. Tasks of Spark divide them by bytes, large ones by row
+          groups, and no row passes through the JVM;
+        - a ``deltalake.DeltaTable``, whose files are read so; a ``pyiceberg`` table or scan of one,
+          whose files pyiceberg reads. Rows that were deleted stay deleted;
+        - a ``pyarrow.Table``, a reader, a frame of pandas (without its index) or Polars, or
+          anything else with an Arrow C stream; or record batches of one schema, at least one. Their
+          memory does not change before the write ends: rows are copied when a buffer is full.
+    path
+        Directory or URI of the shuffle, which this process and the tasks see alike.
+    keys
+        Name or names of the columns that decide the subpartition of a row, by Spark's hash; or give
+        ``partitioner``.
+    num_subpartitions
+        1 to 1,000,000. If left out, the number of the shuffle that is at the path; else that of the
+        bounds of ranges; else of a DataFrame ``spark.sql.shuffle.partitions``, so that rows are in
+        the subpartition that ``df.repartition(*keys)`` gives them; else a power of two by the bytes
+        of the rows and by cores. The receipt says which, and what would have been better. Give it
+        where shuffles are to be joined: the numbers must be equal.
+    partitioner
+        Decides the subpartition of each row in the place of ``keys``. A RangePartitioner without
+        bounds gets those of the shuffle that it is appended to, else from a sample of a DataFrame,
+        table, or files.
+    sort_by
+        Keys by which the rows of each subpartition are sorted, ``("a", ("b", "descending"))``: a
+        column, or a pair of column and ``ascending`` (nulls first), ``descending`` (nulls last),
+        ``ascending nulls last`` or ``descending nulls first``. When empty, in order of arrival.
+    combine
+        Functions of the columns that are not keys, ``{"n": "sum", "price": "max"}``: rows with
+        equal keys become one row, of ``sum``, ``min`` or ``max``, as far as they meet in the memory
+        of a map task. What is stored are partial results in the types that Spark gives sums; an
+        aggregation completes them. A task in which few keys repeat writes its rows as they are.
+        None: rows are stored as they are.
+    mode
+        errorifexists, overwrite, append or ignore.
+    options
+        How to write; defaults when None.
+    columns
+        Of files and tables only: names of the columns to write, in that order; all when None. Only
+        these and the columns of the filter are read.
+    filter
+        Of files and Delta only: a boolean ``pyarrow`` expression over columns by name; rows for
+        which it is true are written. Partitions for which it cannot be true are not read, nor are
+        row groups unless it uses a floating-point column.
+    for_spark
+        Whether types that Spark lacks are stored as types that it reads: timestamps and durations
+        in microseconds, unsigned integers as larger signed ones, and so on; see
+        ``docs/guide/types.md``. No value changes: one that would, as a timestamp with nanoseconds,
+        is a SchemaError; but of files it is rounded down, as Spark reads it. False: all types are
+        stored as they are, which other readers take and Spark may not; only where this process
+        writes. An append keeps the types of the shuffle that is there.
+    num_map_tasks
+        Of files and tables that Spark's tasks read: number of map tasks, fewer where files cannot
+        be split further. When None, about one per 64 MiB on disk, in a multiple of those that run
+        concurrently.
+    expected_version
+        Write only if no rows were added or taken away after that version, which merges do not; 0
+        expects that there is none yet. Checked before any row is written, and when the write is
+        committed. None: do not ask.
+    transaction
+        An application and a number, ``("nightly", 20251124)``: the write is committed once, however
+        often it is repeated with them. Numbers of an application ascend; its name is 1 to 100 of
+        ``A-Z a-z 0-9 _ -``. Where they are in the log already, no row is written and the receipt
+        ``is_repetition`` of the first; that is so whatever became of its rows. None: each call
+        writes.
+    spark
+        Of files and tables: the session whose tasks write; True for the active one. None: this
+        process writes. A DataFrame is written by its own session.
+    storage_options
+        Of an object store: credentials, region, endpoint, as obstore names them. They win over the
+        environment, travel to the tasks, and are never shown.
+
+    Returns
+    -------
+    ShuffleReceipt
+        What was written: rows, bytes, and both of each subpartition. With mode ``ignore`` and an
+        existing shuffle, that of its newest version.
+
+    Raises
+    ------
+    OptionError, SchemaError, ShuffleExistsError, StorageError
+        An argument, the rows or the path do not fit, as the message says; nothing is left behind.
+    CommitConflictError
+        Rows were changed after the expected version, or it is not there; or a larger number of the
+        application is in the log, and that of the transaction is not. Nothing is left behind.
+    MissingPackageError
+        Spark is to write, and pyspark or pandas is not installed.
+    pyspark.errors.PySparkException
+        A task failed; the files of this write are removed.
+    """
+    how = WriteArguments(
+        keys=keys,
+        num_subpartitions=num_subpartitions,
+        partitioner=partitioner,
+        sort_by=sort_by,
+        combine=combine,
+        mode=mode,
+        options=options,
+        expected_version=expected_version,
+        transaction=transaction,
+        storage_options=storage_options,
+    )
+    session = _session(source, spark, for_spark=for_spark, num_map_tasks=num_map_tasks)
+    if session is not None:
+        from connector.write import write_shuffle as write_in_tasks
+
+        return write_in_tasks(
+            source, path, columns=columns, filter=filter,
+            num_map_tasks=num_map_tasks, spark=session, **how,
+        )  # fmt: skip
+    write = Write.of(path, **how)
+    return _write_here(write, source, columns, filter, for_spark=for_spark)
+
+
+def append_shuffle(
+    source: Source,
+    path: Place,
+    *,
+    options: WriteOptions | None = None,
+    columns: Sequence[str] | None = None,
+    filter: ds.Expression | None = None,
+    for_spark: bool = True,
+    num_map_tasks: int | None = None,
+    expected_version: int | None = None,
+    transaction: tuple[str, int] | None = None,
+    spark: SparkSession | Literal[True] | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> ShuffleReceipt:
+    """Append rows to a shuffle: partitioned, sorted and stored as those that are there.
+
+    Number of subpartitions, partitioner, sort keys, combined columns and codec are those of the
+    newest version. Columns are matched by name: one that the rows lack is null there, and must be
+    nullable; one that the shuffle lacks becomes a new nullable column, and one that may be null in
+    these rows becomes nullable. A number may be wider than before, unless it is a key. A shuffle of
+    combined rows takes no new columns.
+
+    Parameters
+    ----------
+    source, path, columns, filter, for_spark, num_map_tasks, expected_version, transaction, spark, \
+    storage_options
+        As for :func:`write_shuffle`.
+    options
+        How to write; its codec and ``schema_evolution`` are not used. Defaults when None.
+
+    Returns
+    -------
+    ShuffleReceipt
+        What was appended.
+
+    Raises
+    ------
+    ShuffleNotFoundError, ResultReleasedError
+        There is no shuffle to append to.
+    OptionError
+        A partitioner of your own places its rows: give it to ``write_shuffle(..., mode="append")``.
+    ShuffleError
+        As :func:`write_shuffle` raises; nothing is left behind.
+    """
+    how = AppendArguments(
+        options=options,
+        expected_version=expected_version,
+        transaction=transaction,
+        storage_options=storage_options,
+    )
+    session = _session(source, spark, for_spark=for_spark, num_map_tasks=num_map_tasks)
+    if session is not None:
+        from connector.write import append_shuffle as append_in_tasks
+
+        return append_in_tasks(
+            source, path, columns=columns, filter=filter,
+            num_map_tasks=num_map_tasks, spark=session, **how,
+        )  # fmt: skip
+    write = Write.like_newest(path, **how)
+    return _write_here(write, source, columns, filter, for_spark=for_spark)
+
+
+def _session(
+    source: Source,
+    spark: SparkSession | Literal[True] | None,
+    *,
+    for_spark: bool,
+    num_map_tasks: int | None,
+) -> SparkSession | None:
+    """Return the session that writes: that of a DataFrame, or a given one; None: this process.
+
+    Raises OptionError where an argument is given that is for the other.
+    """
+    # Of its class: a frame of pandas has its columns as attributes, whatever their names.
+    is_frame = hasattr(type(source), "mapInArrow")
+    session = cast("DataFrame", source).sparkSession if is_frame else session_of(spark)
+    if session is not None and not for_spark:
+        msg = "for_spark=False: only where this process writes; tasks of Spark write its own types"
+        raise OptionError(msg)
+    if session is None and num_map_tasks is not None:
+        msg = (
+            "num_map_tasks: only for files and tables that tasks of Spark read: give "
+            "spark=session, or spark=True for the active one. This process writes one map output"
+        )
+        raise OptionError(msg)
+    return session
+
+
+def _write_here(
+    write: Write,
+    source: Given,
+    columns: Sequence[str] | None,
+    filter: ds.Expression | None,
+    *,
+    for_spark: bool,
+) -> ShuffleReceipt:
+    """Write in this process, and say so where a session is active that could have."""
+    tasks = LocalTasks(
+        source_of(source, columns=columns, filter=filter), write, for_spark=for_spark
+    )
+    if not is_session_active():
+        return write.run(tasks)
+    size, memory = tasks.num_bytes or 0, _memory()
+    if size > memory:
+        warnings.warn(
+            f"{write.storage.root}: about {format_bytes(size)} of rows are written in this "
+            f"process, on a machine with {format_bytes(memory)} of memory. Of files and tables, "
+            "spark=True writes them in tasks of the active session",
+            stacklevel=3,
+        )
+    return replace(write.run(tasks), where="in this process")
+
+
+def _memory() -> int:
+    """Return the bytes of this machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
