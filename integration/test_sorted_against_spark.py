@@ -465,7 +465,7 @@ def test_keys_that_spark_orders_otherwise_are_refused(spark: SparkSession, tmp_p
 
 
 def test_a_task_of_ones_own_needs_bounds(spark: SparkSession, tmp_path: Path):
-    with pytest.raises(OptionError, match=r"connector\.sample_range_partitioner"):
+    with pytest.raises(OptionError, match=r"arrow_shuffle\.sample_range_partitioner"):
         connector.ShuffleMapTask(
             tmp_path / "x", schema=spark.range(1).schema, num_subpartitions=3,
             partitioner=RangePartitioner("id"),

@@ -210,7 +210,7 @@ def begin_job(
     with ``combine`` that of combined rows.
     ``spark_schema`` is Spark's JSON of it, for reading through Spark. ``owner`` is the application
     that makes the result; this process when None. ``view`` is the log as the caller saw it; it is
-    looked at when None.
+    read, by :func:`log_before_write`, when None.
     """
     num_subpartitions = check_num_subpartitions(num_subpartitions)
     options = WriteOptions() if options is None else options
@@ -227,10 +227,7 @@ def begin_job(
     keys = [name for name, _ in (*sort_by, *range_keys)]
     statistics = chosen_columns(options.statistics, stored, keys)
     storage = open_storage(path)
-    check_end(storage.root, storage.options)
-    log = CommitLog(storage)
-    view = log.view() if view is None else view
-    log.check_writers(view)
+    view = log_before_write(storage) if view is None else view
     check_local_dirs(storage.root, options.local_dirs)
     return ShuffleJob(
         storage=storage,
@@ -252,6 +249,19 @@ def begin_job(
         view=view,
         owners=(owner or this_process(),),
     )
+
+
+def log_before_write(storage: Storage) -> LogView:
+    """Return the log as a write finds it.
+
+    Raises StorageError where credentials have ended, and FormatVersionError where only a newer
+    release may write.
+    """
+    check_end(storage.root, storage.options)
+    log = CommitLog(storage)
+    view = log.view()
+    log.check_writers(view)
+    return view
 
 
 def only_hashed(partitioner: object, sort_by: SortBy) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from arrow_format.arrays.types_for_spark import schema_for_spark
 from arrow_format.concurrency import available_cores
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.ingest.source import StreamSource, source_of
-from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.jobs.job import begin_job, log_before_write, run_map_task
 from arrow_format.jobs.num_subpartitions import by_bytes, settled
 from arrow_format.jobs.run import run_job
 from arrow_format.jobs.target import settle_bounds
@@ -126,7 +126,7 @@ class Write:
         mode, once = check_mode(mode), Transaction.of(transaction)
         storage = open_storage(path, storage_options)
         partitioner = choose_partitioner(keys, partitioner)
-        view = CommitLog(storage).view()
+        view = log_before_write(storage)
         return cls(
             storage=storage,
             view=view,
@@ -162,15 +162,14 @@ class Write:
         """
         once = Transaction.of(transaction)
         storage = open_storage(path, storage_options)
-        log = CommitLog(storage)
-        view = log.view()
+        view = log_before_write(storage)
         shape = view.state.shape
         if view.last is None:
             check_there(storage)
         if view.state.is_ended and view.state.released is not None:
             raise released_error(storage.root, view.state.released)
         if shape is None:
-            raise no_version_error(log)
+            raise no_version_error(CommitLog(storage))
         partitioner = partitioner_from_description(shape.partitioner)
         if not isinstance(partitioner, Partitioner):
             msg = (

@@ -146,7 +146,7 @@ def test_a_table_is_sampled_by_the_write(tmp_path):
 @pytest.mark.parametrize("kind", ["reader", "batches"])
 def test_what_can_be_read_once_needs_bounds(tmp_path, kind):
     source = NUMBERS.to_reader() if kind == "reader" else NUMBERS.to_batches()
-    with pytest.raises(OptionError, match=r"has no bounds, and batches is .*give bounds=..., a py"):
+    with pytest.raises(OptionError, match=r"has no bounds, and source is .*give bounds=..., a py"):
         write_ranges(tmp_path / "x", source)
     assert not (tmp_path / "x").exists()
     write_ranges(tmp_path / "x", source, RangePartitioner("k", bounds=[2_500, 5_000]))

@@ -1,8 +1,10 @@
 """The package that users import: the names of both others, and which function is called."""
 
 import inspect
+import re
 import subprocess
 import sys
+import textwrap
 
 import pandas as pd
 import polars as pl
@@ -72,6 +74,14 @@ def test_a_first_lookup_imports_what_it_uses(tmp_path):
     assert first == "1"
     others = {"explanation", "answers", "verify", "presentation", "object_store", "write", "jobs"}
     assert not [name for name in ours.split() if others & {*name.split(".")}]
+
+
+def test_the_example_of_help_prints_what_it_says(tmp_path, capsys):
+    text = inspect.getdoc(arrow_shuffle.write_shuffle)
+    block = text.partition(".. code-block:: python\n\n")[2].partition("\nParameters")[0]
+    code = textwrap.dedent(block).replace("/data/", f"{tmp_path}/")
+    exec(code, {})  # the example as help() shows it
+    assert capsys.readouterr().out == re.search("# (.*)", code)[1] + "\n"
 
 
 @pytest.mark.parametrize(

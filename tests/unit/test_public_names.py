@@ -50,8 +50,7 @@ def test_help_says_what_each_field_means(kind):
 @pytest.mark.parametrize(
     ("callable_", "argument", "type_"),
     [
-        (arrow_format.write_shuffle, "mode", "WriteMode"),
-        (connector.write_shuffle, "mode", "WriteMode"),
+        (arrow_shuffle.write_shuffle, "mode", "WriteMode"),
         (connector.commit_shuffle, "mode", "WriteMode"),
         (connector.join_shuffles, "how", "JoinKind"),
         (arrow_format.WriteOptions, "codec", "Codec"),
