@@ -274,7 +274,7 @@ def test_bad_write_options():
 
 
 def test_sources_that_are_none(spark: SparkSession, tmp_path: Path):
-    with refused("expected a dataset of files, which tasks can open", OptionError):
+    with refused("source is pyarrow InMemoryDataset: expected a Spark DataFrame", SchemaError):
         write(ds.dataset(pa.table({"k": [1]})), tmp_path / "s", spark=spark)
     with refused("source is list: expected a Spark DataFrame", SchemaError):
         write([1, 2], tmp_path / "s")

@@ -198,7 +198,7 @@ connector.write_shuffle(ds.dataset(sys.argv[1]), "s", keys="dest", num_subpartit
 
 def test_without_a_session(tmp_path: Path):
     done = run_python("-c", NO_SESSION, str(flights()), check=False)
-    assert "OptionError: source is a pyarrow dataset and no Spark session" in done.stderr
+    assert "OptionError: no Spark session is active: start one" in done.stderr
 
 
 # Retries, memory ------------------------------------------------------------------------
