@@ -14,7 +14,7 @@ import threading
 from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from connector.environment.failure import raise_cause
+from connector.environment.report import raise_cause
 from connector.session import is_connect
 
 if TYPE_CHECKING:

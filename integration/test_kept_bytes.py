@@ -14,7 +14,7 @@ import pytest
 
 import arrow_format
 from arrow_format import WriteOptions
-from connector.environment.collection import facts_without_session, with_path
+from connector.environment.facts import collect
 from connector.environment.findings import findings
 from tests.support.exhaustive import exhaustive
 
@@ -59,7 +59,7 @@ def test_gone_is_as_far_as_the_store_lists_it(request, store, is_versioned):
     assert "versioning and soft delete of the store keep bytes longer" in str(status)
     is_kept = any(PERSON.encode() in content for content in kept_versions(server, bucket))
     assert is_kept == is_versioned
-    facts = with_path(facts_without_session(needs_java=False), path, server.options)
+    facts = collect(path=path, storage_options=server.options)
     said = [one for one in findings(replace(facts, spark_home=None)) if one.code == "kept-versions"]
     assert len(said) == is_versioned
     for one in said:

@@ -9,8 +9,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from arrow_format.report import printable
-from connector.cli.output import FOUND_WRONG, JsonOption, print_json, stdout
+from connector.cli.output import FOUND_WRONG, JsonOption, show
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,12 +66,7 @@ def doctor(
 
     server = remote or (os.environ.get("SPARK_REMOTE", "") if master is None else "")
     report = check_before_session(start, path, is_remote=server.startswith("sc:"))
-    if as_json:
-        print_json(report.as_json())
-    else:
-        console = stdout()
-        for line in report.lines():
-            console.print(printable(line), soft_wrap=True)
+    show(report, as_json=as_json)
     if not report.ok:
         raise typer.Exit(FOUND_WRONG)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -23,12 +23,14 @@ from arrow_format.storage.open import open_storage
 from arrow_format.write.counters import sum_counters
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from arrow_format.keys.sort_keys import SortBy
     from arrow_format.log.reader import LogView
     from arrow_format.model import Int64Array
     from arrow_format.read.shuffle import Shuffle
+
+T = TypeVar("T")
 
 MAX_INDEX_BYTES = 32 << 20
 """Chunks are counted only while the indexes together are no larger than this."""
@@ -158,6 +160,8 @@ def inspect_shuffle(shuffle: Shuffle) -> ShuffleFacts:
     """
     entry = shuffle.snapshot.newest
     log = CommitLog(shuffle.storage)
+    nothing: tuple[dict[str, int], int] = ({}, 0)
+    tags, num_pending = _if_readable(partial(log.read, _tags_and_pending), nothing)
     rows, sizes = map(to_numpy, (shuffle.subpartition_rows, shuffle.subpartition_bytes))
     files = [file for output in shuffle.map_outputs for file in output.files]
     return ShuffleFacts(
@@ -171,9 +175,9 @@ def inspect_shuffle(shuffle: Shuffle) -> ShuffleFacts:
         sort_by=shuffle.sort_by,
         combine=shuffle.combine,
         result_type=shuffle.result.type.name,
-        consumers=_consumers(shuffle),
-        tags=_tags(log),
-        num_pending=_num_pending(log),
+        consumers=_if_readable(ConsumerRegistry(shuffle.storage).all_progress, {}),
+        tags=tags,
+        num_pending=num_pending,
         directories=tuple(dict.fromkeys(file.root for file in files if file.root)),
         counters=sum_counters([entry.counters]),
         columns=tuple(
@@ -192,26 +196,16 @@ def inspect_shuffle(shuffle: Shuffle) -> ShuffleFacts:
     )
 
 
-def _consumers(shuffle: Shuffle) -> Mapping[str, int]:
+def _tags_and_pending(view: LogView) -> tuple[dict[str, int], int]:
+    tags = sorted(view.state.tags.items())
+    return {name: tag.version for name, tag in tags}, len(view.state.pending.numbers)
+
+
+def _if_readable(read: Callable[[], T], otherwise: T) -> T:
     try:
-        return ConsumerRegistry(shuffle.storage).all_progress()
+        return read()
     except ShuffleError:
-        return {}
-
-
-def _tags(log: CommitLog) -> Mapping[str, int]:
-    try:
-        tags = log.read(lambda view: view.state.tags)
-    except ShuffleError:
-        return {}
-    return {name: tag.version for name, tag in sorted(tags.items())}
-
-
-def _num_pending(log: CommitLog) -> int:
-    try:
-        return log.read(lambda view: len(view.state.pending.numbers))
-    except ShuffleError:
-        return 0
+        return otherwise
 
 
 def _versions(log: CommitLog, shuffle: Shuffle, view: LogView) -> tuple[VersionFacts, ...]:
@@ -351,6 +345,11 @@ _CAUSES = {
     "final_flushes": "end of a task",
     "large_row_flushes": "a row larger than the buffer",
 }
+_OTHERS = {
+    "large_batches": "batches larger than the buffer",
+    "failed_rewrites": "map outputs whose regions could not be joined",
+    "failed_directories": "directories given up, full or broken",
+}
 
 
 def work_lines(counters: Mapping[str, int]) -> list[str]:
@@ -366,13 +365,8 @@ def work_lines(counters: Mapping[str, int]) -> list[str]:
     flushes = [f"{what} {counters[name]:,}" for name, what in _CAUSES.items() if counters.get(name)]
     if flushes:
         lines.append(f"buffers written because of: {', '.join(flushes)}")
-    if large := counters.get("large_batches", 0):
-        lines.append(f"batches larger than the buffer: {large:,}")
-    if failed := counters.get("failed_rewrites", 0):
-        lines.append(f"map outputs whose regions could not be joined: {failed:,}")
-    if failed := counters.get("failed_directories", 0):
-        lines.append(f"directories given up, full or broken: {failed:,}")
-    return lines
+    others = [f"{what}: {counters[name]:,}" for name, what in _OTHERS.items() if counters.get(name)]
+    return lines + others
 
 
 def result_lines(facts: ShuffleFacts) -> list[str]:

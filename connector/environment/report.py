@@ -1,26 +1,30 @@
-"""``check_environment``: the facts, the findings, and how they read."""
+"""``check_environment``: the facts, the findings, and how they read; and what a failed job asks."""
 
 from __future__ import annotations
 
 import os
+import re
+from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from connector.environment.collection import facts_without_session, with_path, with_session
+from arrow_format.errors import MissingPackageError, OptionError
+from arrow_format.report import Report
+from connector.environment.facts import collect
 from connector.environment.findings import Finding, findings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pyspark.sql import SparkSession
 
     from connector.environment.facts import EnvironmentFacts, ProcessFacts
 
-__all__ = ["EnvironmentReport", "check_before_session", "check_environment"]
+__all__ = ["EnvironmentReport", "check_before_session", "check_environment", "raise_cause"]
 
 
 @dataclass(frozen=True, slots=True)
-class EnvironmentReport:
+class EnvironmentReport(Report):
     """What is wrong where Spark runs; ``str()`` is for people, :meth:`as_json` for programs.
 
     Attributes
@@ -34,6 +38,11 @@ class EnvironmentReport:
     findings: tuple[Finding, ...]
     facts: EnvironmentFacts
 
+    @staticmethod
+    def of(facts: EnvironmentFacts) -> EnvironmentReport:
+        """Return facts with what is wrong."""
+        return EnvironmentReport(tuple(findings(facts)), facts)
+
     @property
     def ok(self) -> bool:
         """Whether no finding is a problem; notes may be there."""
@@ -41,37 +50,39 @@ class EnvironmentReport:
 
     def as_json(self) -> dict[str, Any]:
         """Return all of it as values that JSON can hold."""
-        return {
-            "ok": self.ok,
-            "findings": [asdict(finding) for finding in self.findings],
-            "facts": asdict(self.facts),
-        }
+        return {"ok": self.ok, **asdict(self)}  # without msgspec: a driver may lack it
 
-    def lines(self) -> list[str]:
-        """Return what was seen and what was found, as lines of text."""
-        facts = self.facts
-        lines = [f"driver: {_process_line(facts.driver)}"]
-        session = facts.session
+    def _lines(self) -> Iterator[str]:
+        facts, session = self.facts, self.facts.session
+        yield f"driver: {_process_line(facts.driver)}"
         if session is not None:
             kind = "Spark Connect" if session.is_connect else "classic"
-            lines.append(f"session: Spark {session.spark}, {kind}")
+            yield f"session: Spark {session.spark}, {kind}"
             if session.lookup is not None:
-                lookup = session.lookup
-                lines.append(f"data sources: {lookup.executable} ({lookup.said_by})")
-        counts: dict[str, int] = {}
-        for process in facts.executors:
-            line = _process_line(process)
-            counts[line] = counts.get(line, 0) + 1
-        lines += [f"executors: {line}, {count} tasks" for line, count in counts.items()]
+                yield f"data sources: {session.lookup.executable} ({session.lookup.said_by})"
+        for line, count in Counter(map(_process_line, facts.executors)).items():
+            yield f"executors: {line}, {count} tasks"
         if facts.path is not None:
-            lines.append(f"path: {facts.path.path}")
+            yield f"path: {facts.path.path}"
         for finding in self.findings:
-            lines += ["", f"{finding.severity}: {finding.what}"]
-            lines += [f"  where: {finding.where}", f"  do: {finding.remedy}"]
-        return [*lines, "", _verdict(self.findings)]
+            yield ""
+            yield f"{finding.severity}: {finding.what}"
+            yield f"  where: {finding.where}"
+            yield f"  do: {finding.remedy}"
+        yield ""
+        problems = sum(finding.severity == "problem" for finding in self.findings)
+        found = f"{problems} problem{'' if problems == 1 else 's'} found"
+        yield found if problems else "nothing wrong was found"
 
-    def __str__(self) -> str:
-        return "\n".join(self.lines())
+
+def _process_line(process: ProcessFacts) -> str:
+    ours = process.version("arrow_format") or "missing"
+    others = (
+        f"{name} {process.version(name) or 'missing'}"
+        for name in ("pyspark", "pyarrow", "pandas", "numpy")
+    )
+    python = f"{process.host}, {process.executable} (Python {process.python})"
+    return ", ".join([python, f"arrow-shuffle {ours}", *others])
 
 
 def check_environment(
@@ -100,10 +111,8 @@ def check_environment(
     EnvironmentReport
         Each finding says what was found, where, and what to do. What is wrong is no error here.
     """
-    facts = facts_without_session(needs_java=False)
     text = None if path is None else os.fspath(path)
-    facts = with_session(facts, spark, text, storage_options)
-    return EnvironmentReport(tuple(findings(facts)), facts)
+    return EnvironmentReport.of(collect(spark, text, storage_options))
 
 
 def check_before_session(
@@ -113,40 +122,63 @@ def check_before_session(
 
     Where something is wrong before that, none is started: what follows from it would be found too.
     """
-    facts = facts_without_session(needs_java=not is_remote)
-    report = EnvironmentReport(tuple(findings(facts)), facts)
+    report = EnvironmentReport.of(collect(needs_java=not is_remote))
     if not report.ok:
         return report
     try:
         spark = start()
     except Exception as error:  # whatever Spark, py4j and grpc raise
-        facts = replace(facts, session_error=f"no session started: {_first_line(error)}")
-        facts = facts if path is None else with_path(facts, path, None)
-        return EnvironmentReport(tuple(findings(facts)), facts)
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        said = f"no session started: {next(iter(lines), type(error).__name__)}"
+        return EnvironmentReport.of(replace(collect(path=path), session_error=said))
     try:
-        facts = with_session(facts, spark, path, None)
+        return EnvironmentReport.of(collect(spark, path))
     finally:
         spark.stop()
-    return EnvironmentReport(tuple(findings(facts)), facts)
 
 
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return next(iter(lines), type(error).__name__)
+# Why a job failed that found another Python than it needs -----------------------------------------
+
+_SIGNS = re.compile(
+    r"ModuleNotFoundError|ImportError|No module named|PYTHON_VERSION_MISMATCH|different version: "
+    r"|Cannot run program|Python worker (failed to connect back|exited unexpectedly)"
+)
+"""What Spark says where its Python lacks something; a user's function may say some of it too."""
+
+_OF_PACKAGES = ("package-missing", "package-broken", "package-old", "package-version")
+_OF_PYTHON = ("python-version", "no-python")
 
 
-def _process_line(process: ProcessFacts) -> str:
-    ours = process.packages["arrow_format"].version or "missing"
-    others = (
-        f"{name} {process.packages[name].version or 'missing'}"
-        for name in ("pyspark", "pyarrow", "pandas", "numpy")
+def may_be_of_python(text: str) -> bool:
+    """Whether the Python of the executors may be why a job failed."""
+    return _SIGNS.search(text) is not None
+
+
+def cause_among(found: Iterable[Finding]) -> Finding | None:
+    """Return the first finding that keeps functions of ours from running on executors."""
+    of_python = (
+        finding
+        for finding in found
+        if finding.severity == "problem"
+        and finding.where.startswith("executors")
+        and finding.code in (*_OF_PACKAGES, *_OF_PYTHON)
     )
-    python = f"{process.host}, {process.executable} (Python {process.python})"
-    return ", ".join([python, f"arrow-shuffle {ours}", *others])
+    return next(of_python, None)
 
 
-def _verdict(found: tuple[Finding, ...]) -> str:
-    problems = sum(finding.severity == "problem" for finding in found)
-    if not problems:
-        return "nothing wrong was found"
-    return f"{problems} problem{'' if problems == 1 else 's'} found"
+def raise_cause(spark: SparkSession, error: Exception) -> None:
+    """Raise what the doctor says of a failed job, if the Python of the executors is the cause.
+
+    Asks them by a job of a few tasks, and only where the error looks like it.
+
+    Raises
+    ------
+    OptionError
+        What is wrong, where, and what to do; MissingPackageError where a package is missing.
+    """
+    if not may_be_of_python(str(error)):
+        return
+    finding = cause_among(check_environment(spark).findings)
+    if finding is not None:
+        kind = MissingPackageError if finding.code in _OF_PACKAGES else OptionError
+        raise kind(str(finding)) from error

@@ -2,10 +2,15 @@
 
 import json
 import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from connector.cli.main import main
+
+ROOT = Path(__file__).resolve().parents[4]
 
 
 @pytest.mark.parametrize(
@@ -39,3 +44,18 @@ def test_a_server_that_is_not_there_is_not_waited_for(capsys, monkeypatch):
     printed = capsys.readouterr().out
     assert f"no session started: 127.0.0.1:{port} does not answer (" in printed
     assert "secret" not in printed
+
+
+def test_a_driver_that_lacks_a_package_is_told_so():
+    """Though most of this project does not even load there."""
+    code = (
+        "import sys\n"
+        "for name in ('msgspec', 'numpy', 'pyarrow'):\n"
+        "    sys.modules[name] = None\n"
+        "from connector.cli.main import main\n"
+        "sys.exit(main(['doctor', '--json']))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False)
+    found = json.loads(done.stdout)["findings"]
+    assert (done.returncode, found[0]["severity"]) == (1, "problem")
+    assert all(name in str(found) for name in ("msgspec", "numpy", "pyarrow"))

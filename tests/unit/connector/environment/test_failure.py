@@ -2,8 +2,8 @@
 
 import pytest
 
-from connector.environment.failure import cause_among, may_be_of_python
 from connector.environment.findings import Finding
+from connector.environment.report import cause_among, may_be_of_python
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """What is found from facts: one thing is wrong at a time, and anything may be."""
 
 import json
+import re
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.requirements import Requirement
 
+from arrow_format.report import printable
+from connector.environment import findings as table_of_findings
 from connector.environment import probe
-from connector.environment.collection import _apart
 from connector.environment.facts import (
     EnvironmentFacts,
     LookupFacts,
@@ -20,6 +22,7 @@ from connector.environment.facts import (
     PlaceFacts,
     ProcessFacts,
     SessionFacts,
+    _apart,
 )
 from connector.environment.findings import LOWEST, OUR_PACKAGES, findings
 from connector.environment.report import EnvironmentReport
@@ -241,6 +244,16 @@ BROKEN = {
         ["no-deletion"],
         ["nothing can be deleted at s3://b: s3://b/x: 403", "collections and releases need"],
     ),
+    "a store that keeps versions": (
+        at_path(path="s3://b", is_versioned=True),
+        ["kept-versions"],
+        ["the store of s3://b has versioning", "Let a lifecycle rule remove"],
+    ),
+    "no session in this thread": (
+        with_session(is_active=False),
+        ["thread"],
+        ["this thread: no session is active", "Use write_shuffle, which needs none"],
+    ),
     "a store: no obstore here": (
         at_path(path="s3://b", error="needs obstore: pip install 'arrow-shuffle[object-stores]'"),
         ["object-stores"],
@@ -263,6 +276,16 @@ def test_one_cause_is_named_and_what_to_do(facts, codes, texts):
     assert [finding.code for finding in found] == codes
     for text in texts:
         assert text in str(found[0])
+
+
+def test_each_row_of_the_tables_is_found_somewhere():
+    tables = [value for value in vars(table_of_findings).values() if isinstance(value, tuple)]
+    rows = [row for table in tables for row in table if hasattr(row, "remedy")]
+    found = {one.remedy for facts, _, _ in BROKEN.values() for one in findings(facts)}
+    written = [re.escape(row.remedy).replace(r"\{", "{") for row in rows]
+    patterns = [re.sub(r"\{[^}]*\}", ".*", text) for text in written]
+    assert len(rows) > 20
+    assert [p for p in patterns if not any(re.fullmatch(p, one) for one in found)] == []
 
 
 def test_nothing_is_found_where_nothing_is_wrong():
@@ -340,7 +363,7 @@ def test_any_facts_make_a_report(facts):
     report = EnvironmentReport(tuple(found), facts)
     assert report.ok == all(one.severity == "note" for one in found)
     text = str(report)
-    assert all(one.what in text and one.remedy in text for one in found)
+    assert all(printable(one.what) in text and printable(one.remedy) in text for one in found)
     assert json.loads(json.dumps(report.as_json()))["ok"] == report.ok
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from arrow_format.storage.put_probe import MANY_ROUNDS, PROBE_DIRECTORY, WRITERS
-from connector.environment.collection import facts_without_session, with_path
+from connector.environment.facts import collect
 from connector.environment.findings import findings
 
 
@@ -13,7 +13,7 @@ def seen(s3, kind):
     bucket = s3.new_bucket(kind)
     path = f"s3://{bucket}/shuffles"
     with s3.requests(bucket) as requests:
-        facts = with_path(facts_without_session(needs_java=False), path, s3.options)
+        facts = collect(path=path, storage_options=s3.options)
     return replace(facts, spark_home=None), bucket, requests
 
 
