@@ -149,7 +149,7 @@ def _is_dataset(value: object) -> bool:
 
 @dataclass(frozen=True)
 class StreamSource:
-    """A table, reader or frame, or record batches: rows that one task takes from this process."""
+    """A table, reader or frame, or record batches: rows that one task takes once, as its scan."""
 
     schema: pa.Schema
     batches: Iterable[pa.RecordBatch]
@@ -157,6 +157,7 @@ class StreamSource:
     """What the user gave."""
 
     reads_ahead = False
+    num_tasks = 1
 
     @staticmethod
     def of(value: Any) -> StreamSource:  # noqa: ANN401
@@ -171,14 +172,30 @@ class StreamSource:
         parallelism: int = 1,
         num_tasks: int | None = None,
         subpartition: str | None = None,
-    ) -> Stream:
+    ) -> StreamSource:
         """Return all rows as those of one task; see :class:`Source`."""
         del parallelism, num_tasks
-        schema, batches = self.schema, self.batches
-        if for_spark:
-            batches = rows_for_spark(batches, schema, subpartition)
-            schema = schema_for_spark(schema, subpartition)
-        return Stream(schema, batches, self.given)
+        if not for_spark:
+            return self
+        rows = rows_for_spark(self.batches, self.schema, subpartition)
+        return StreamSource(schema_for_spark(self.schema, subpartition), rows, self.given)
+
+    def read(self, task: int) -> Iterable[pa.RecordBatch]:
+        """Return all rows."""
+        del task
+        return self.batches
+
+    @property
+    def num_bytes(self) -> int | None:
+        """Bytes of rows that are in memory; None of those that come once."""
+        given = self.given
+        if isinstance(given, pa.Table | pa.RecordBatch):
+            return int(given.nbytes)
+        if isinstance(given, list | tuple):
+            return sum(int(batch.nbytes) for batch in given if isinstance(batch, pa.RecordBatch))
+        if _is_of_pandas(given):
+            return int(given.memory_usage(index=False).sum())
+        return int(given.estimated_size()) if hasattr(given, "estimated_size") else None
 
     def sample(
         self, ranges: RangePartitioner, num_subpartitions: int, *, for_spark: bool
@@ -207,34 +224,6 @@ class StreamSource:
         return [name for name in names if not name.startswith("__index_level_")]
 
 
-@dataclass(frozen=True)
-class Stream:
-    """Rows that one task reads once."""
-
-    schema: pa.Schema
-    batches: Iterable[pa.RecordBatch]
-    given: Any
-    num_tasks = 1
-
-    @property
-    def num_bytes(self) -> int | None:
-        """Bytes of rows that are in memory; None of those that come once."""
-        given: Any = self.given
-        if isinstance(given, pa.Table | pa.RecordBatch):
-            return int(given.nbytes)
-        if isinstance(given, list | tuple):
-            return sum(int(batch.nbytes) for batch in given if isinstance(batch, pa.RecordBatch))
-        package = type(given).__module__.partition(".")[0]
-        if package == "pandas":
-            return int(given.memory_usage(index=False).sum())
-        return int(given.estimated_size()) if hasattr(given, "estimated_size") else None
-
-    def read(self, task: int) -> Iterable[pa.RecordBatch]:
-        """Return all rows."""
-        del task
-        return self.batches
-
-
 def _refuse_frame_of_spark(value: object) -> None:
     """Refuse a Spark DataFrame, whose Arrow C stream collects all of its rows."""
     if any(kind.__module__.partition(".")[0] == "pyspark" for kind in type(value).__mro__):
@@ -246,12 +235,16 @@ def _refuse_frame_of_spark(value: object) -> None:
         raise SchemaError(msg)
 
 
+def _is_of_pandas(value: object) -> bool:
+    return type(value).__module__.partition(".")[0] == "pandas"
+
+
 def _index_columns(value: Any) -> list[str]:  # noqa: ANN401
     """Return the columns that are the index of a frame of pandas, which is not written.
 
     As Spark and Polars have it: ``frame.reset_index()`` asks for it.
     """
-    if type(value).__module__.partition(".")[0] != "pandas":
+    if not _is_of_pandas(value):
         return []
     metadata = pa.RecordBatchReader.from_stream(value.iloc[:0]).schema.metadata or {}
     described = json.loads(metadata.get(b"pandas", b"{}"))

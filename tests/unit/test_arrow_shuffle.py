@@ -49,7 +49,7 @@ def test_the_import_is_light():
         "import sys, arrow_shuffle\n"
         "arrow_shuffle.OptionError, arrow_shuffle.WriteOptions, dir(arrow_shuffle)\n"
         "print(*{m.partition('.')[0] for m in sys.modules} & {'pandas', 'pyspark', 'polars'})\n"
-        "import arrow_shuffle.by_argument\n"
+        "import arrow_shuffle.by_argument, arrow_shuffle.write\n"
         "print(*{m.partition('.')[0] for m in sys.modules} & {'pandas', 'pyspark', 'polars'})"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -18,7 +18,9 @@ from arrow_format import (
     open_shuffle,
     write_shuffle,
 )
+from arrow_format.log.names import entry_path
 from arrow_format.read.partitioned_file import PartitionedFileReader
+from arrow_format.storage.local import PosixStorage
 from tests.support.small_shuffles import FAST, files_below
 
 ROWS = pa.table({"k": [3, 1, 2], "v": [0.5, 1.5, 2.5]})
@@ -48,6 +50,20 @@ def test_rows_are_stored_like_those_that_are_there(tmp_path, how, codec):
     assert shuffle.sort_by == expected.sort_by
     for output in shuffle.map_outputs:
         assert PartitionedFileReader(shuffle.storage, *output.files).codec == codec
+
+
+def test_of_the_shuffle_one_entry_is_read_and_no_index(tmp_path, monkeypatch):
+    for mode in ("append", "append", "append"):
+        write_shuffle(ROWS, tmp_path, keys="k", num_subpartitions=2, mode=mode, options=FAST)
+    files, real = [], PosixStorage.read
+
+    def read(self, path, **part):
+        files.append(path)
+        return real(self, path, **part)
+
+    monkeypatch.setattr(PosixStorage, "read", read)
+    append_shuffle(MORE, tmp_path, options=FAST)
+    assert [path for path in files if "/expired/" not in path] == [entry_path(3)]
 
 
 def test_columns_by_name_and_new_ones(tmp_path):
