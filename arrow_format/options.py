@@ -374,9 +374,7 @@ class ReadOptions:
 
 def check_read_options(value: object) -> ReadOptions:
     """Return ``value`` if it is a ReadOptions, the defaults for None; raises OptionError."""
-    if value is None:
-        return ReadOptions()
-    return check_type("options", value, ReadOptions)
+    return ReadOptions() if value is None else check_type("options", value, ReadOptions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -483,3 +481,8 @@ class WriteOptions:
                 "leave one of them out"
             )
             raise OptionError.of("back_pressure_timeout", self.back_pressure_timeout, problem)
+
+
+def check_write_options(value: object) -> WriteOptions:
+    """Return ``value`` if it is a WriteOptions, the defaults for None; raises OptionError."""
+    return WriteOptions() if value is None else check_type("options", value, WriteOptions)

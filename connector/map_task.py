@@ -21,7 +21,7 @@ from arrow_format.keys.partitioner import HashPartitioner, Partitioner, choose_p
 from arrow_format.keys.range_partitioner import RangePartitioner
 from arrow_format.keys.sort_keys import normalise_sort_by
 from arrow_format.model import Transaction
-from arrow_format.options import WriteOptions, check_type
+from arrow_format.options import WriteOptions, check_write_options
 from arrow_format.process_identity import java_above, this_process
 from arrow_format.storage.open import open_storage
 from connector.map_status import STATUS_SCHEMA, status_to_row, statuses_from_rows
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 def options_of_tasks(options: WriteOptions | None) -> WriteOptions:
     """Return the options of a write by tasks, one thread for each unless the user says how many."""
-    options = WriteOptions() if options is None else check_type("options", options, WriteOptions)
+    options = check_write_options(options)
     return options if options.threads else replace(options, threads=1)
 
 

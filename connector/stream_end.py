@@ -10,7 +10,7 @@ import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from arrow_format.options import WriteOptions, check_type
+from arrow_format.options import WriteOptions, check_write_options
 from arrow_format.storage.open import open_storage
 from arrow_format.streaming.flush_pending import flush_pending
 
@@ -67,7 +67,7 @@ def flush_when_done(
     OptionError
         An option is malformed.
     """
-    options = WriteOptions() if options is None else check_type("options", options, WriteOptions)
+    options = check_write_options(options)
     storage = open_storage(path, storage_options)
     flushed: Future[ShuffleReceipt | None] = Future()
     threading.Thread(

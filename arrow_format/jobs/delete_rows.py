@@ -44,7 +44,7 @@ from arrow_format.log.outputs import NO_OUTPUTS, MapOutputs
 from arrow_format.log.pending import pending_outputs
 from arrow_format.log.transactions import committed_by, find_transaction
 from arrow_format.model import MapOutput, Transaction
-from arrow_format.options import WriteOptions, check_flag, check_type
+from arrow_format.options import WriteOptions, check_flag, check_write_options
 from arrow_format.read.index_cache import IndexCache
 from arrow_format.read.key_search import Matches, search
 from arrow_format.storage.local_dirs import WriteRoots, known_roots
@@ -149,7 +149,7 @@ def delete_rows(
     After any other error nothing was changed. With a transaction repeat it after any: what was
     committed returns its receipt.
     """
-    options = WriteOptions() if options is None else check_type("options", options, WriteOptions)
+    options = check_write_options(options)
     check_flag("erase", erase)
     check_version_number(expected_version)
     once = Transaction.of(transaction)

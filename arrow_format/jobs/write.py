@@ -27,7 +27,13 @@ from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.pending import no_version_error
 from arrow_format.log.result import released_error
 from arrow_format.model import Transaction
-from arrow_format.options import WriteMode, WriteOptions, check_flag, check_mode, check_type
+from arrow_format.options import (
+    WriteMode,
+    WriteOptions,
+    check_flag,
+    check_mode,
+    check_write_options,
+)
 from arrow_format.read.shuffle import check_there
 from arrow_format.storage.open import Place, Storage, open_storage
 
@@ -178,9 +184,7 @@ class Write:
                 'mode="append", partitioner=...)'
             )
             raise OptionError(msg)
-        options = (
-            WriteOptions() if options is None else check_type("options", options, WriteOptions)
-        )
+        options = check_write_options(options)
         return cls(
             storage=storage,
             view=view,

@@ -247,19 +247,19 @@ class TargetOptions:
         return ColumnPartitioner(keys[0]) if kind == "column" else HashPartitioner(keys)
 
 
-WRITE_OPTIONS = options_of(TargetOptions, WriteOptions)
+WRITE_OPTIONS = options_of("writes", TargetOptions, WriteOptions)
 """Options of writes, batch and streaming."""
 
-BATCH_WRITE_OPTIONS = options_of(TargetOptions, WriteOptions, only="batch")
+BATCH_WRITE_OPTIONS = options_of("batch writes", TargetOptions, WriteOptions, only="batch")
 """Further options of batch writes."""
 
-READ_OPTIONS = options_of(BatchReadOptions, ReadOptions, ResultRequest)
+READ_OPTIONS = options_of("reads", BatchReadOptions, ReadOptions, ResultRequest)
 """Options of reads, batch and streaming."""
 
-BATCH_READ_OPTIONS = options_of(BatchReadOptions, ReadOptions, only="batch")
+BATCH_READ_OPTIONS = options_of("batch reads", BatchReadOptions, ReadOptions, only="batch")
 """Further options of batch reads."""
 
-PIN, ARROW_FILTER = options_of(BatchReadOptions, only="read_shuffle")
+PIN, ARROW_FILTER = options_of("", BatchReadOptions, only="read_shuffle")
 """Internal: which commit of ``version`` a DataFrame reads and which span of versions; and a filter
 that is no text, see :mod:`connector.options.filters`."""
 

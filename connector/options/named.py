@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 Settings = TypeVar("Settings")
 
 
+_PLACES: dict[str, str] = {}
+"""Where each option may be given, by its name in lower case."""
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
     """One option of the data source."""
@@ -47,12 +51,16 @@ def _options_of(settings: type) -> tuple[Option, ...]:
     return tuple(options)
 
 
-def options_of(*settings: type, only: str = "") -> tuple[Option, ...]:
+def options_of(place: str, *settings: type, only: str = "") -> tuple[Option, ...]:
     """Return the options that set fields of dataclasses, in their order.
 
-    Those of batches and streams, or with ``only`` those that are in one place alone.
+    Those of batches and streams, or with ``only`` those that are in one place alone. ``place`` is
+    what messages call it where one of them is given elsewhere; empty where no user may give it.
     """
-    return tuple(option for each in settings for option in _options_of(each) if option.only == only)
+    found = [option for each in settings for option in _options_of(each) if option.only == only]
+    if place:
+        _PLACES.update({option.name.lower(): place for option in found})
+    return tuple(found)
 
 
 def build(settings: type[Settings], given: Mapping[str, str], **more: object) -> Settings:
@@ -147,6 +155,9 @@ def _unknown(
     alike = get_close_matches(given.lower(), names, 1)
     if hint is not None:
         return OptionError(f"option {given!r} is not known: {hint}")
+    if given.lower() in _PLACES:
+        place = _PLACES[given.lower()]
+        return OptionError(f"option {given!r} is not known here: it is one of {place}")
     if alike:
         return OptionError(f"option {given!r} is not known (did you mean {names[alike[0]]!r}?)")
     lists = ", ".join(

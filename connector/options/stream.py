@@ -197,10 +197,10 @@ class SourceOptions:
         check_fields(self)
 
 
-SINK_OPTIONS = options_of(SinkOptions, FlushOptions)
+SINK_OPTIONS = options_of("a stream's sink", SinkOptions, FlushOptions)
 """Further options of streaming writes."""
 
-SOURCE_OPTIONS = options_of(SourceOptions, StepLimits)
+SOURCE_OPTIONS = options_of("a stream's source", SourceOptions, StepLimits)
 """Further options of streaming reads."""
 
 

@@ -83,7 +83,7 @@ def errors_page() -> str:
             "",
             "# Errors",
             "",
-            "Every error that arrow-shuffle raises is an `arrow_format.ShuffleError`. Its message"
+            "Every error that arrow-shuffle raises is an `arrow_shuffle.ShuffleError`. Its message"
             " says what was found,",
             "where, and what to do. An error in a Spark task arrives inside a `PythonException` of"
             " PySpark, with the message in it.",

@@ -55,6 +55,23 @@ def test_any_text_is_taken_or_refused_by_the_name_and_text_that_were_given(case,
         assert not re.search(r"[a-z]_[a-z]", message.replace(repr(text), ""))
 
 
+@pytest.mark.parametrize(
+    ("parse", "name", "place"),
+    [
+        (parse_read_options, "startingVersion", "a stream's source"),
+        (parse_target_options, "flush.maxInterval", "a stream's sink"),
+        (parse_sink_options, "txnappid", "batch writes"),
+        (parse_sink_options, "subpartitions", "reads"),
+        (parse_source_options, "version", "batch reads"),
+        (parse_source_options, "codec", "writes"),
+    ],
+)
+def test_an_option_in_the_wrong_place_is_no_slip_of_the_pen(parse, name, place):
+    message = f"^option '{name}' is not known here: it is one of {place}$"
+    with pytest.raises(OptionError, match=message):
+        parse({"path": "/s", name: "1"})
+
+
 def test_what_does_not_fit_together_is_named_as_it_was_given():
     with pytest.raises(OptionError, match=r"^option rangeBounds='\[1\]': only partitioner=range"):
         parse_target_options({"path": "/s", "keys": "a", "rangebounds": "[1]"})
