@@ -24,6 +24,7 @@ _HOME = {
     "arrow_format.jobs.alter": "Alteration drop_columns rename_columns",
     "arrow_format.jobs.delete_rows": "delete_rows",
     "arrow_format.jobs.deletion_receipt": "DeletionReceipt",
+    "arrow_format.jobs.drop": "DropReceipt drop_shuffle",
     "arrow_format.jobs.erasure": "erasure_status",
     "arrow_format.jobs.gc_files": "GcReport",
     "arrow_format.jobs.merge": "MergeReport merge_shuffle",

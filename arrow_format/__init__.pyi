@@ -24,6 +24,8 @@ from arrow_format.jobs.alter import drop_columns as drop_columns
 from arrow_format.jobs.alter import rename_columns as rename_columns
 from arrow_format.jobs.delete_rows import delete_rows as delete_rows
 from arrow_format.jobs.deletion_receipt import DeletionReceipt as DeletionReceipt
+from arrow_format.jobs.drop import DropReceipt as DropReceipt
+from arrow_format.jobs.drop import drop_shuffle as drop_shuffle
 from arrow_format.jobs.erasure import erasure_status as erasure_status
 from arrow_format.jobs.gc_files import GcReport as GcReport
 from arrow_format.jobs.merge import MergeReport as MergeReport

@@ -13,6 +13,7 @@ from arrow_format import ConsumerState as ConsumerState
 from arrow_format import Consumption as Consumption
 from arrow_format import CorruptShuffleError as CorruptShuffleError
 from arrow_format import DeletionReceipt as DeletionReceipt
+from arrow_format import DropReceipt as DropReceipt
 from arrow_format import FlushOptions as FlushOptions
 from arrow_format import FlushReason as FlushReason
 from arrow_format import FormatVersionError as FormatVersionError
@@ -66,6 +67,7 @@ from arrow_format import collect_garbage as collect_garbage
 from arrow_format import decorated as decorated
 from arrow_format import delete_rows as delete_rows
 from arrow_format import drop_columns as drop_columns
+from arrow_format import drop_shuffle as drop_shuffle
 from arrow_format import erasure_status as erasure_status
 from arrow_format import flush_pending as flush_pending
 from arrow_format import forget_consumer as forget_consumer

@@ -10,10 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from arrow_format.errors import ShuffleError, StorageError, UnsettledCommitError
-from arrow_format.log.commit_log import AlreadyCommittedError, CommitLog
-from arrow_format.log.names import CONSUMER_DIRECTORY, segment_of, segment_path
+from arrow_format.log.commit_log import DROPPED, AlreadyCommittedError, CommitLog
+from arrow_format.log.names import CONSUMER_DIRECTORY, entry_path, segment_of, segment_path
 from arrow_format.storage.local_dir_removal import clear_roots, is_any_there, remove_root_list
 from arrow_format.storage.local_dirs import ROOT_LIST_NAME, known_roots
+from arrow_format.storage.open import open_made_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -144,7 +145,25 @@ def append_entry(
         _settle(job, log, error)
         raise
     _committing.discard(job.job_id)
+    if entry is not None and entry.version == 1 and not _has_files(job, entry):
+        view = log.view()
+        if view.newest <= 1 or DROPPED in view.state.writers:  # else it is one of the past already
+            job.storage.delete(entry_path(1))
+            job.storage.prune(segment_path(0), and_root=True)
+            raise log.removed_error(job.job_id)
     return entry
+
+
+def _has_files(job: ShuffleJob, entry: LogEntry) -> bool:
+    """Whether the first file of a job is there, or it has none: else its shuffle was dropped.
+
+    For the entry that begins a log, which may be where another log was. A store is not asked again.
+    """
+    file = next((file for output in entry.map_outputs for file in output.files), None)
+    if file is None or not job.storage.has_directories:
+        return True
+    storage = open_made_directory(file.root) if file.root else job.storage
+    return storage.stat(file.data_path) is not None
 
 
 def publish(log: CommitLog, decide: Callable[[LogView], LogEntry], what: str) -> LogEntry:

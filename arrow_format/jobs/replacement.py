@@ -173,8 +173,8 @@ def expiry_is_conflict(operation: str, shuffle: Shuffle) -> Iterator[None]:
         if not has_expired(shuffle.storage, shuffle.version):
             raise
         msg = (
-            f"{shuffle.path}: version {shuffle.version} was superseded, and removed by garbage "
-            f"collection meanwhile. Nothing was changed; {operation} again"
+            f"{shuffle.path}: version {shuffle.version} was removed meanwhile: superseded, by "
+            f"garbage collection, or with the shuffle. Nothing was changed; {operation} again"
         )
         raise CommitConflictError(msg) from error
 

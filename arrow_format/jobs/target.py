@@ -65,9 +65,16 @@ def check_target(
         msg = f"{storage.root}: is a file; give a directory for the shuffle"
         raise ShuffleExistsError(msg)
     check_expected(log, view, expected_version)
-    newest = None if view.state.is_ended else log.newest_entry(view)
+    try:
+        newest = None if view.state.is_ended else log.newest_entry(view)
+        waiting = last_pending(log, view)
+    except ObjectNotFoundError as error:
+        if log.view().newest == view.newest:
+            raise
+        msg = f"{storage.root}: the shuffle was removed while this job began; write again"
+        raise CommitConflictError(msg) from error
     check_mode_allows(job, mode, newest)
-    check_fits_pending(job, last_pending(log, view), mode, newest, pending=pending)
+    check_fits_pending(job, waiting, mode, newest, pending=pending)
     return newest
 
 

@@ -91,6 +91,9 @@ _READ_TOGETHER = 64
 WRITER_FEATURES: tuple[str, ...] = ()
 """Features that who writes a log must know, of those that this release knows."""
 
+DROPPED = "dropped"
+"""One that only who removes the shuffle for good may know: nobody else writes it any more."""
+
 
 class AlreadyCommittedError(CommitConflictError):
     """The job of a commit is in the log already, by another process or an earlier try."""
@@ -134,8 +137,9 @@ def _pause_after(num_losses: int, seconds: float) -> bool:
 class CommitLog(LogReader):
     """Reads and extends the log of one shuffle."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, *, may_drop: bool = False) -> None:
         super().__init__(storage)
+        self._may_drop = may_drop
         self.has_put = False
         """Whether the put of an entry was begun, and not refused."""
         self.is_answered = False
@@ -144,8 +148,19 @@ class CommitLog(LogReader):
         """Those of the last try, of which it is known that readers accept them."""
 
     def check_writers(self, view: LogView) -> None:
-        """Raise FormatVersionError where only a newer release may write this log."""
+        """Raise FormatVersionError where only a newer release may write this log.
+
+        And CommitConflictError where it is being removed, unless this is who may do that.
+        """
         for feature in view.state.writers:
+            if feature == DROPPED:
+                if self._may_drop:
+                    continue
+                msg = (
+                    f"{self.root}: is being removed by drop_shuffle, or was until that was killed; "
+                    f"arrow-shuffle drop {self.root} finishes it, and then the path is free"
+                )
+                raise CommitConflictError(msg)
             if feature not in WRITER_FEATURES:
                 msg = (
                     f"{self.root}: is written with feature {feature!r}, which this arrow-shuffle "
@@ -184,6 +199,8 @@ class CommitLog(LogReader):
         def decide_unless_ended(view: LogView) -> LogEntry | None:
             if job_id is not None and view.newest > after:
                 self._check_not_ended(view, job_id, after)
+            if job_id is not None and view.last is None and after:
+                raise self.removed_error(job_id)
             return decide(view)
 
         given, num_losses = view, 0
@@ -264,6 +281,13 @@ class CommitLog(LogReader):
             return _Ended.WITH_NOTHING if is_fresh else _Ended.STALE
         return draft
 
+    def removed_error(self, job_id: str) -> CommitConflictError:
+        """Return the error of a job whose shuffle was dropped while it ran."""
+        return CommitConflictError(
+            f"{self.root}: was removed, with the files of job {job_id}, while that ran; nothing "
+            "was committed. Write the rows again"
+        )
+
     def _check_not_ended(self, view: LogView, job_id: str, after: int) -> None:
         end = self.end_of(view, job_id, after=after)
         if end is None:
@@ -318,7 +342,9 @@ class CommitLog(LogReader):
                 unanswered = error
                 time.sleep(0.1 * 4**attempt)
             else:
-                if removed is None or entry.commit_id in removed.commit_ids:
+                if removed is None:
+                    return not self._is_first_by_removal(entry.version)
+                if entry.commit_id in removed.commit_ids:
                     return True
                 before = entry.version - 1
                 is_in_it = before and segment_of(before) == segment_of(entry.version)
@@ -331,6 +357,18 @@ class CommitLog(LogReader):
             "the newest version before you try again"
         )
         raise StorageError(msg) from unanswered
+
+    def _is_first_by_removal(self, number: int) -> bool:
+        """Whether the log before an entry that was just put was dropped since it was read.
+
+        A store is not asked: that would take a request of each commit.
+        """
+        return (
+            self._storage.has_directories
+            and number > 1
+            and self._storage.stat(entry_path(number - 1)) is None
+            and not self.is_removed(segment_of(number - 1))
+        )
 
     def give_up(self, job_id: str, *, after: int, sync: bool, failed: bool = False) -> bool:
         """Let a job never be committed; False where it is committed already.

@@ -111,9 +111,12 @@ class ConsumerRegistry:
 
     def records(self) -> dict[str, ConsumerRecord]:
         """Return the newest record of every registered consumer, by name."""
-        names = sorted(filter(SAFE_NAME.fullmatch, self.storage.list(CONSUMER_DIRECTORY)))
-        records = {name: self.newest(name) for name in names}
+        records = {name: self.newest(name) for name in self.names()}
         return {name: record for name, record in records.items() if record.version is not None}
+
+    def names(self) -> list[str]:
+        """Return the names of all that may have a record, registered or not."""
+        return sorted(filter(SAFE_NAME.fullmatch, self.storage.list(CONSUMER_DIRECTORY)))
 
     def all_progress(self) -> dict[str, int]:
         """Return the consumed version of every consumer, by name; raises as :meth:`newest`."""

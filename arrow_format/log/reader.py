@@ -427,7 +427,8 @@ class LogReader:
                 # One at this number is built on what may have been removed.
                 shown = checkpoint if checkpoint < number else 0
                 checkpoint = max(shown, piece.state.checkpoint)
-                if not pieces and self.max_requests > 1:
+                is_all = to_content and piece.span.clears
+                if not pieces and self.max_requests > 1 and not is_all:
                     self.records(range(max(checkpoint, base, floor) + 1, number))
             else:
                 checkpoint = piece.span.after
@@ -624,11 +625,12 @@ def _located(where: str, advice: str = "") -> Iterator[None]:
 
 
 def has_expired(storage: Storage, version: int) -> bool:
-    """Whether garbage collection gave a version up; False where the log cannot be read."""
+    """Whether a version was given up, or the whole log is gone; False where it cannot be read."""
     log = LogReader(storage)
     with contextlib.suppress(ShuffleError):
         view = log.view()
-        return version < view.oldest and log.tag_of(view, version) is None
+        is_old = version < view.oldest and log.tag_of(view, version) is None
+        return is_old or view.last is None
     return False
 
 
@@ -649,12 +651,14 @@ def why_gone(storage: Storage, newest: LogEntry, oldest_needed: int) -> ShuffleE
     log = LogReader(storage)
     with contextlib.suppress(ShuffleError):
         view = log.view()
-        if not view.newest and "://" not in storage.root:
-            return ShuffleNotFoundError(
-                f"{storage.root}: version {newest.version} is not there; there are none, on "
-                f"{socket.gethostname()}, and there was one where this read was planned. "
-                f"{SHARED_PATH}. Or the shuffle was removed meanwhile"
-            )
+        if not view.newest:
+            msg = f"{storage.root}: version {newest.version} is not there; there are none"
+            if "://" not in storage.root:
+                msg += (
+                    f", on {socket.gethostname()}, and there was one where this read was planned. "
+                    f"{SHARED_PATH}"
+                )
+            return ShuffleNotFoundError(f"{msg}. Or the shuffle was removed meanwhile")
         if oldest_needed < view.oldest and log.tag_of(view, oldest_needed) is None:
             return expired_error(storage, oldest_needed)
         if newest.is_version and not _has(log, newest):

@@ -15,7 +15,7 @@ from arrow_format.errors import OptionError, SchemaError, ShuffleError
 from connector.cli.delete import delete
 from connector.cli.doctor import doctor
 from connector.cli.inspect_commands import head, inspect, plan, verify
-from connector.cli.maintain import consumers, flush, gc, merge, release
+from connector.cli.maintain import consumers, drop, flush, gc, merge, release
 from connector.cli.output import BAD_USAGE, FOUND_WRONG, PROGRAM, print_error
 from connector.cli.versions import alter, relocate, repair, rollback, tag, tags
 
@@ -60,6 +60,7 @@ app.command()(delete)
 app.command()(gc)
 app.command()(consumers)
 app.command()(release)
+app.command()(drop)
 app.command()(flush)
 app.command()(rollback)
 app.command()(alter)

@@ -1,4 +1,4 @@
-"""Commands that change what is stored: merge, gc, consumers, release, flush."""
+"""Commands that change what is stored: merge, gc, consumers, release, drop, flush."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 
 from arrow_format.errors import OptionError, ShuffleError, ShuffleNotFoundError
 from connector.cli.output import (
+    FOUND_WRONG,
     JsonOption,
     PathArgument,
     print_json,
@@ -148,6 +149,30 @@ def release(
         raise OptionError(msg)
     release_shuffle(path)
     print_lines([f"{what}: released"])
+
+
+def drop(
+    path: PathArgument,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove all of it, for good.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Even if a consumer reads, or has rows to consume.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove a shuffle for good: its versions, tags, consumers, local directories and its log.
+
+    One that was stopped goes on. Files that are none of a shuffle stay, and are named.
+    """
+    from arrow_format.jobs.drop import drop_shuffle
+
+    if not yes:
+        msg = f"{path}: would be removed for good, with all versions and tags; give --yes to do it"
+        raise OptionError(msg)
+    with progress(f"Removing {path}", None) as advance:
+        receipt = drop_shuffle(path, force=force, on_bytes=advance)
+    show(receipt, as_json=as_json)
+    if not receipt.is_complete:
+        raise typer.Exit(FOUND_WRONG)
 
 
 def _what_is_released(path: str) -> str:

@@ -14,6 +14,7 @@ from arrow_format import (
     collect_garbage,
     consume,
     delete_rows,
+    drop_shuffle,
     erasure_status,
     flush_pending,
     merge_shuffle,
@@ -406,6 +407,21 @@ def release() -> Callable[[Storage], None]:
         note("releases")
         try:
             release_shuffle(storage)
+        except ShuffleError as error:
+            note("gives up", error_of(error))
+
+    return act
+
+
+def drop(*, force: bool = False) -> Callable[[Storage], None]:
+    """Return the removal of the shuffle for good."""
+
+    def act(storage: Storage) -> None:
+        try:
+            drop_shuffle(storage, force=force)
+            note("dropped")
+        except ShuffleNotFoundError:  # another was faster
+            note("dropped")
         except ShuffleError as error:
             note("gives up", error_of(error))
 

@@ -9,13 +9,19 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from arrow_format import (
     DeletionReceipt,
     collect_garbage,
+    drop_shuffle,
     erasure_status,
     flush_pending,
     open_shuffle,
     relocate_shuffle,
     repair_shuffle,
 )
-from arrow_format.errors import OptionError, ShuffleError, ShuffleNotFoundError
+from arrow_format.errors import (
+    OptionError,
+    ShuffleError,
+    ShuffleNotFoundError,
+    StorageError,
+)
 from arrow_format.log.names import (
     IDENTITY_DIRECTORY,
     MAP_OUTPUT_DIRECTORY,
@@ -142,6 +148,18 @@ def collect(storage: Storage) -> None:
         collect_garbage(storage, retention=timedelta(0))
     except ShuffleNotFoundError:
         return
+
+
+def drop(storage: Storage) -> None:
+    """Remove what is left of the shuffle."""
+    with contextlib.suppress(ShuffleNotFoundError):
+        receipt = drop_shuffle(storage, force=True)
+        if not receipt.is_complete:
+            # A job made local roots, and died, where it no longer said whose they are.
+            relocate_shuffle(storage, "moved")
+            receipt = drop_shuffle(storage, force=True)
+        if not receipt.is_complete:
+            raise StorageError(str(receipt))
 
 
 def relocate(became: Literal["moved", "copied"]) -> Callable[[Storage], None]:

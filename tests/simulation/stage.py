@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from arrow_format import DeletionReceipt
 from tests.simulation import actors
+from tests.simulation.drop_oracle import DropOracle
 from tests.simulation.explorer import World
 from tests.simulation.files import EMPTY, Files
 from tests.simulation.layouts import NARROW, Layout
@@ -114,6 +115,7 @@ class Scenario:
     one_of: frozenset[str] = frozenset()
     kept: dict[str, int] = field(default_factory=dict)
     damaged: int = 0
+    drops: bool = False
     unmounts: bool = False
     logs_values: bool = False
     became: Literal["moved", "copied"] | None = None
@@ -156,7 +158,7 @@ class Scenario:
             stage.now_ms + self.age_days * 86_400_000,
             frozenset(map(names.index, self.steady)),
         )
-        oracle = Oracle(
+        oracle = (DropOracle if self.drops else Oracle)(
             world,
             must_succeed=self.must_succeed,
             releases=self.releases,

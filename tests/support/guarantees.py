@@ -274,6 +274,11 @@ GUARANTEES: dict[str, dict[str, str]] = {
             "by the next collection"
         ),
         "killed collection": "The next collection finishes one that was killed",
+        "dropped shuffle": (
+            "`drop_shuffle` removes all files of a shuffle and no others, the log last; one that "
+            "was killed anywhere is finished by the next, and until then a reader gets all rows of "
+            "a version or an error that says that they were removed, and nothing can be committed"
+        ),
         "checkpoints": (
             "A long log is opened with few operations, and a damaged checkpoint is noticed"
         ),

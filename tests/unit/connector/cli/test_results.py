@@ -1,6 +1,7 @@
 """The commands about results: consumers, release, flush."""
 
 import json
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -86,6 +87,25 @@ def test_a_release_asks_first(run, path):
     status, _, err = run("release", path, "--yes")
     assert status == 1
     assert "ResultReleasedError" in err
+
+
+def test_a_drop_asks_first_and_says_what_it_left(run, path):
+    status, _, err = run("drop", path)
+    assert (status, "would be removed for good" in err) == (2, True)
+    (Path(path) / "mine").touch()
+    with consume(path, consumer="a"):
+        status, _, err = run("drop", path, "--yes")
+        assert (status, "consumer 'a' is held by process" in err) == (1, True)
+    status, out, _ = run("drop", path, "--yes", "--force")
+    assert status == 0
+    assert out.startswith(f"{path}: dropped (last version 2); ")
+    assert out.endswith(f"\n  consumer a\n  left, as none of a shuffle: {path}/mine\n")
+    assert run("drop", path, "--yes")[0] == 1
+
+
+def test_a_drop_as_json(run, path):
+    status, out, _ = run("drop", path, "--yes", "--json")
+    assert (status, json.loads(out)["last_version"]) == (0, 2)
 
 
 def test_flush_makes_a_version_of_what_is_pending(run, path):
