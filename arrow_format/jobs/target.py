@@ -305,9 +305,7 @@ def newest_entry(path: Place) -> LogEntry | None:
     return log.read(lambda view: None if view.state.is_ended else log.newest_entry(view))
 
 
-def inherit_bounds(
-    partitioner: Partitioner, existing: LogEntry | VersionShape | None
-) -> Partitioner:
+def inherit_bounds(partitioner: Partitioner, existing: VersionShape | None) -> Partitioner:
     """Return a range partitioner without bounds with those of the existing shuffle.
 
     Any other partitioner is returned unchanged, as is one without a shuffle or where that has no

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from arrow_format.jobs.num_subpartitions import Choice
     from arrow_format.jobs.receipt import ShuffleReceipt
     from arrow_format.log.reader import LogView
-    from arrow_format.log.state import VersionShape
     from arrow_format.model import MapStatus
 
 
@@ -100,8 +99,6 @@ class Write:
 
     storage: Storage
     view: LogView
-    shape: VersionShape | None
-    """Of the newest version; None where there is none, or the result was released."""
     mode: WriteMode
     num_subpartitions: int | None
     """None: it is chosen."""
@@ -136,7 +133,6 @@ class Write:
         return cls(
             storage=storage,
             view=view,
-            shape=None if view.state.is_ended else view.state.shape,
             mode=mode,
             num_subpartitions=num_subpartitions,
             partitioner=partitioner,
@@ -188,7 +184,6 @@ class Write:
         return cls(
             storage=storage,
             view=view,
-            shape=shape,
             mode="append",
             num_subpartitions=shape.num_subpartitions,
             partitioner=partitioner,
@@ -203,7 +198,7 @@ class Write:
         """Run the map tasks and commit what they wrote; raises as :func:`write_shuffle`."""
         n, chosen = self.num_subpartitions, None
         if n is None:
-            n = settled(self.partitioner, self.shape)
+            n = settled(self.partitioner, self.view.shape)
         if n is None:
             chosen = tasks.choose()
             n = chosen.number
@@ -225,7 +220,7 @@ class Write:
             return tasks.sample(ranges, n)
 
         receipt = run_job(
-            begin(settle_bounds(self.partitioner, self.shape, self.mode, sample)),
+            begin(settle_bounds(self.partitioner, self.view.shape, self.mode, sample)),
             self.mode,
             lambda job: tasks.run(job, self.mode),
             num_map_outputs=tasks.num_map_outputs,
@@ -253,7 +248,8 @@ class LocalTasks:
         check_flag("for_spark", for_spark)
         partitioner = write.partitioner
         subpartition = partitioner.column if isinstance(partitioner, ColumnPartitioner) else None
-        stored = write.shape.data_schema if write.mode == "append" and write.shape else None
+        appended_to = write.view.shape if write.mode == "append" else None
+        stored = None if appended_to is None else appended_to.data_schema
         self._source = source
         self._for_spark = for_spark and _changes_for_spark(
             source.schema, stored, subpartition, appends=write.mode == "append"

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from arrow_format.log.state import LastCommit
+    from arrow_format.log.state import LastCommit, VersionShape
 
 
 _MAX_READS = 10
@@ -102,6 +102,11 @@ class LogView:
     def state(self) -> LogState:
         """The state of the log."""
         return _EMPTY if self.last is None else self.last.state
+
+    @property
+    def shape(self) -> VersionShape | None:
+        """Shape of the newest version; None where there is none, or the result was released."""
+        return None if self.state.is_ended else self.state.shape
 
     @property
     def newest(self) -> int:

@@ -11,7 +11,8 @@ from arrow_format.arrays.stored_types import data_schema
 from arrow_format.errors import OptionError
 from arrow_format.jobs.cleanup import abort_job
 from arrow_format.jobs.commit import commit_job, find_receipt
-from arrow_format.jobs.target import inherit_bounds, newest_entry, open_target
+from arrow_format.jobs.job import log_before_write
+from arrow_format.jobs.target import inherit_bounds, open_target
 from arrow_format.keys.bounds import WHAT, bounds_of_rows
 from arrow_format.keys.partitioner import partitioner_from_description
 from arrow_format.keys.range_partitioner import RangePartitioner
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from arrow_format.jobs.job import ShuffleJob
     from arrow_format.keys.partitioner import Partitioner
-    from arrow_format.log.entry import LogEntry
+    from arrow_format.log.state import VersionShape
     from connector.options.batch import TargetOptions
 
 
@@ -99,7 +100,8 @@ def begin_target_job(target: TargetOptions, schema: StructType, *, overwrite: bo
     n, partitioner, sort_by = target.num_subpartitions, target.partitioner, target.sort_by
     combine = target.combine
     storage = open_storage(target.path, target.storage_options)
-    newest = newest_entry(storage)
+    view = log_before_write(storage)
+    newest = view.shape
     if newest is not None:
         n = newest.num_subpartitions if n is None else n
         if sort_by is None and (not overwrite or partitioner is None):
@@ -122,11 +124,12 @@ def begin_target_job(target: TargetOptions, schema: StructType, *, overwrite: bo
         sort_by=sort_by or (),
         combine=combine,
         options=target.options,
+        view=view,
     )
 
 
 def _with_bounds(
-    partitioner: Partitioner, target: TargetOptions, schema: StructType, newest: LogEntry | None
+    partitioner: Partitioner, target: TargetOptions, schema: StructType, newest: VersionShape | None
 ) -> Partitioner:
     """Give a range partitioner the bounds of the option, or of the existing shuffle.
 
