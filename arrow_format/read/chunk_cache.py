@@ -6,9 +6,8 @@ columns are many, decoding those again would be half of the work.
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from arrow_format.arrays.batches import copied
 
@@ -88,38 +87,41 @@ class ChunkCache:
         return kept
 
 
+class KeptRead(NamedTuple):
+    """Rows wanted from one chunk, which an earlier reader left decoded."""
+
+    source: ChunkReader
+    chunk: ChunkRead
+    decoded: KeptChunk
+
+
 class KeptAside:
-    """Takes kept chunks off a plan, and hands them out between those that are read."""
+    """Chunks that an earlier reader left decoded.
+
+    They are not fetched again, and come in their place in the plan: each is said of the next chunk
+    that is fetched.
+    """
 
     def __init__(self, kept: dict[tuple[int, int], KeptChunk]) -> None:
         self._kept = kept
-        self._found: deque[tuple[ChunkReader, ChunkRead, KeptChunk]] = deque()
+        self.left: list[KeptRead] = []
+        """Those of which no chunk is said yet; once all is fetched, the last of the plan."""
 
-    def left_to_read(
+    def to_fetch(
         self, plan: Iterable[tuple[ChunkReader, Iterable[ChunkRead]]]
-    ) -> Iterator[tuple[ChunkReader, Iterable[ChunkRead]]]:
-        """Yield a plan without the chunks that are kept; one thread at a time may pull it."""
-        for source, chunks in plan:
-            yield source, self._left(source, chunks)
+    ) -> Iterable[tuple[ChunkReader, Iterable[ChunkRead]]]:
+        """Return the chunks of a plan to fetch; one thread at a time may pull them."""
+        if not self._kept:
+            return plan
+        return ((source, self._of_file(source, chunks)) for source, chunks in plan)
 
-    def _left(self, source: ChunkReader, chunks: Iterable[ChunkRead]) -> Iterator[ChunkRead]:
+    def _of_file(self, source: ChunkReader, chunks: Iterable[ChunkRead]) -> Iterator[ChunkRead]:
         for chunk in chunks:
             kept = self._kept.pop((source.order, chunk.offset), None)
             if kept is not None and kept.first_row <= chunk.first_row:
-                self._found.append((source, chunk, kept))
-            else:
-                yield chunk
-
-    def before(
-        self, position: tuple[int, int] | None = None
-    ) -> Iterator[tuple[ChunkReader, ChunkRead, KeptChunk]]:
-        """Yield the kept chunks of the plan as far as it was pulled.
-
-        With the ``position`` of a chunk that was read, only those before it: the order of its file
-        and its offset there.
-        """
-        while self._found:
-            source, chunk, _ = self._found[0]
-            if position is not None and (source.order, chunk.offset) > position:
-                return
-            yield self._found.popleft()
+                self.left.append(KeptRead(source, chunk, kept))
+                continue
+            if self.left:
+                chunk = chunk._replace(before=tuple(self.left))
+                self.left.clear()
+            yield chunk

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate, groupby, islice, pairwise, repeat
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -48,6 +48,8 @@ class ChunkRead(NamedTuple):
     """Bytes ``(offset, length)`` of the file that are wanted of it; all of the chunk when None."""
     places: ChunkPlaces | None = None
     """Where the columns of its reader are in what is fetched, if that was looked up."""
+    before: tuple[Any, ...] = ()
+    """What comes before it in the plan and is not fetched: of :class:`KeptRead`."""
 
     @property
     def ranges(self) -> tuple[tuple[int, int], ...]:

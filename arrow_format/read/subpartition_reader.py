@@ -19,7 +19,7 @@ from arrow_format.arrays.stored_types import missing_column
 from arrow_format.errors import SchemaError
 from arrow_format.format.evolved_chunks import ChunkDecoders
 from arrow_format.log.reader import translate_gone
-from arrow_format.read.chunk_cache import ChunkCache, KeptAside, KeptChunk, pinned_bytes
+from arrow_format.read.chunk_cache import ChunkCache, KeptAside, KeptChunk, KeptRead, pinned_bytes
 from arrow_format.read.chunk_plan import ChunkRead, chunks_of_ranges, plan_together, without_places
 from arrow_format.read.chunk_reader import ChunkReader
 from arrow_format.read.fetched_chunks import (
@@ -363,7 +363,7 @@ class SortMergeSubpartitionReader:
         aside = KeptAside({} if kept is None else kept.take())
         with (
             self._translated(),
-            self._scheduler.add_reader(aside.left_to_read(plan)) as fetched,
+            self._scheduler.add_reader(aside.to_fetch(plan)) as fetched,
         ):
             if self._tested is not None:
                 # No chunk that a filter was asked about is kept.
@@ -372,10 +372,10 @@ class SortMergeSubpartitionReader:
             chunks = self._checked(fetched, to_their_end=kept is not None)
             for parts in map(decode_run, in_runs(chunks, run_bytes)):
                 for run, batch in parts:
-                    found = self._in_order(run, batch, aside, kept)
+                    found = self._in_order(run, batch, kept)
                     del run, batch  # not to be kept while their consumer works
                     yield from found
-            yield from self._rows_aside(aside.before(), kept)
+            yield from self._rows_kept(aside.left, kept)
 
     def straight(self) -> Iterator[Rows]:
         """Yield the same rows, of local files by a shorter way: nothing is read ahead or kept."""
@@ -411,10 +411,9 @@ class SortMergeSubpartitionReader:
         self,
         run: Sequence[FetchedChunk],
         batch: pa.RecordBatch,
-        aside: KeptAside,
         kept: ChunkCache | None,
     ) -> Iterator[Rows]:
-        """Yield the rows wanted of decoded chunks, and between them those that were kept aside.
+        """Yield the rows wanted of decoded chunks, and before each those that were kept.
 
         The rows behind those wanted of a chunk are kept.
         """
@@ -425,10 +424,9 @@ class SortMergeSubpartitionReader:
         segment: list[tuple[ChunkReader, ChunkRead]] = []
         begin = at = 0
         for source, chunk, part in run:
-            before = [*aside.before((source.order, chunk.offset))]
-            if before:
+            if chunk.before:
                 yield from self._segment(segment, batch.slice(begin, at - begin), charges)
-                yield from self._rows_aside(before, kept)
+                yield from self._rows_kept(chunk.before, kept)
                 segment = []
             begin = begin if segment else at
             segment.append((source, chunk))
@@ -453,10 +451,8 @@ class SortMergeSubpartitionReader:
             rows.pinned_bytes = next(charges)
             yield rows
 
-    def _rows_aside(
-        self, found: Iterable[tuple[ChunkReader, ChunkRead, KeptChunk]], kept: ChunkCache | None
-    ) -> Iterator[Rows]:
-        for source, chunk, decoded in found:
+    def _rows_kept(self, reads: Iterable[KeptRead], kept: ChunkCache | None) -> Iterator[Rows]:
+        for source, chunk, decoded in reads:
             first = chunk.first_row - decoded.first_row
             num_rows = chunk.end_row - chunk.first_row
             if kept is not None:
