@@ -48,7 +48,7 @@ from tests.support.guarantees import guarantee
 from tests.support.interrupted_storage import CHANGES, dies_after
 from tests.support.logs import start_job
 from tests.support.small_log import small_segments
-from tests.support.small_shuffles import N, files_below, numbered
+from tests.support.small_shuffles import N, files_below, numbered, write_tasks
 from tests.support.system_calls import FAULTS, SystemCalls
 
 ROOT = Path(__file__).parents[3]
@@ -72,7 +72,10 @@ def prepared(directory):
     """A shuffle of three versions, with a local directory, a tag and a consumer that is done."""
     path, disk = directory / "x", directory / "disk"
     for first in (0, 10, 20):
-        write(path, first, local_dirs=(str(disk),))
+        # Of two map tasks one writes to the disk.
+        tasks = [[numbered(range(N), start)] for start in (first, first + N)]
+        options = WriteOptions(sync=False, local_dirs=(str(disk),))
+        write_tasks(path, tasks, N, mode="append", options=options)
     tag_shuffle(path, "kept", 1)
     with consume(path, consumer="done") as consumption:
         consumption.commit()
