@@ -1,8 +1,10 @@
 """The command ``arrow-shuffle``, run in this process; a few times as a program of its own."""
 
+import inspect
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
+import arrow_shuffle
 from arrow_format import (
     RoundRobinPartitioner,
     WriteOptions,
@@ -845,3 +848,17 @@ def test_skew_counts_only_subpartitions_with_rows():
 )
 def test_a_partitioner_in_words(description, text):
     assert partitioner_text(description) == text
+
+
+def test_the_page_of_the_command_says_what_json_each_command_prints():
+    page = (ROOT / "docs/guide/command.md").read_text()
+    table = page[page.index("| `--json` of |") :].partition("\n\n")[0].splitlines()[2:]
+    rows = [re.findall(r"`(\w+)`", line.split("|")[1]) for line in table]
+    with_json = {
+        command.callback.__name__
+        for command in cli.app.registered_commands
+        if "as_json" in inspect.signature(command.callback).parameters
+    }
+    assert {name for names in rows for name in names} == with_json
+    named = {name for line in table for name in re.findall(r"`([A-Z]\w+)`", line)}
+    assert named <= {*arrow_shuffle.__all__, "ReadExplanation"}
