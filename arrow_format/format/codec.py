@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import zlib
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -16,8 +17,6 @@ from arrow_format.errors import CorruptShuffleError
 from arrow_format.format.chunk_table import ChunkFrames
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from arrow_format.concurrency import OrderedMap
     from arrow_format.format.chunk_table import ChunkPlaces
     from arrow_format.options import Codec as CodecName
@@ -88,6 +87,10 @@ class OpenChunks(ABC):
     def batch(self) -> pa.RecordBatch:
         """Decode all columns of :attr:`schema`; raises as :meth:`columns`."""
         return batch_of(self.columns(range(len(self.schema))), self.schema, self.num_rows)
+
+
+ChunkOpener: TypeAlias = Callable[[Sequence[StoredChunk]], OpenChunks]
+"""Returns chunks of one codec with no column decoded."""
 
 
 class ChunkSink(Protocol):
@@ -168,19 +171,12 @@ class Codec(ABC):
 
     @abstractmethod
     def opener(self, wanted: ChunkColumns) -> ChunkOpener:
-        """Return what opens its chunks, to decode some columns of them."""
+        """Return what opens its chunks, to decode some columns of them.
 
-
-class ChunkOpener(Protocol):
-    """Returns chunks with no column decoded.
-
-    A single one; or several, except of a message, which cost little more together than one. What is
-    decoded keeps no rows in memory that are not wanted. Raises CorruptShuffleError where the CRC,
-    the form or the number of rows differs from the index.
-    """
-
-    def __call__(self, chunks: Sequence[StoredChunk], /) -> OpenChunks:
-        """Open chunks."""
+        That takes a single chunk; or several, except of messages, which cost little more together
+        than one. What is decoded keeps no rows in memory that are not wanted. It raises
+        CorruptShuffleError where the CRC, the form or the number of rows differs from the index.
+        """
 
 
 def check_frame(

@@ -51,7 +51,7 @@ class NoneCodec(Codec):
         """Return what opens a message."""
         layout = LayoutCheck(wanted.stored)
 
-        def opened(chunks: Sequence[StoredChunk], /) -> OpenChunks:
+        def opened(chunks: Sequence[StoredChunk]) -> OpenChunks:
             ((stored, places, rows),) = chunks
             check_frame(stored, places.described, 0, wanted.names)
             try:

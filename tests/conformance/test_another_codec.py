@@ -9,7 +9,8 @@ from arrow_format import WriteOptions
 from arrow_format.errors import FormatVersionError
 from arrow_format.format import codecs
 from arrow_format.format.codec_zstd import ZstdCodec, _FrameChunks
-from arrow_format.options import CODECS, Codec
+from arrow_format.option_fields import Kind
+from arrow_format.options import Codec
 from arrow_format.read.partitioned_file import PartitionedFileReader
 from tests.conformance.test_merger import KINDS, REGIONS, merger_in
 from tests.support.merges import TINY, N, rows_in
@@ -46,7 +47,7 @@ def other(monkeypatch):
     codec = OtherCodec()
     monkeypatch.setitem(codecs.CODECS, codec.name, codec)
     monkeypatch.setitem(codecs._BY_ENCODING, codec.encoding, codec)
-    monkeypatch.setattr("arrow_format.options.CODECS", (*CODECS, codec.name))
+    monkeypatch.setattr(WriteOptions.__dataclass_fields__["codec"], "metadata", {"kind": Kind()})
     return codec
 
 
