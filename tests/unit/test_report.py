@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import arrow_shuffle
 from arrow_format import (
     RangePartitioner,
     WriteOptions,
@@ -149,3 +150,10 @@ def test_every_report_prints_itself_and_becomes_json(tmp_path):
         assert str(report) == "\n".join(str(report).splitlines())
         fields = json.loads(json.dumps(report.as_json()))
         assert set(type(report).__dataclass_fields__) <= set(fields)
+
+
+def test_what_users_get_back_of_an_operation_is_a_report():
+    suffixes = ("Report", "Receipt", "Explanation", "State", "Version", "Relocation", "Alteration")
+    named = [name for name in arrow_shuffle.__all__ if name.endswith(suffixes)]
+    assert len(named) > 8
+    assert [name for name in named if not issubclass(getattr(arrow_shuffle, name), Report)] == []
