@@ -28,6 +28,7 @@ from arrow_format.jobs.drop import DropReceipt as DropReceipt
 from arrow_format.jobs.drop import drop_shuffle as drop_shuffle
 from arrow_format.jobs.erasure import erasure_status as erasure_status
 from arrow_format.jobs.gc_files import GcReport as GcReport
+from arrow_format.jobs.history import CommittedVersion as CommittedVersion
 from arrow_format.jobs.merge import MergeReport as MergeReport
 from arrow_format.jobs.merge import merge_shuffle as merge_shuffle
 from arrow_format.jobs.receipt import ShuffleReceipt as ShuffleReceipt
@@ -52,9 +53,7 @@ from arrow_format.keys.range_partitioner import RangePartitioner as RangePartiti
 from arrow_format.model import BROADCAST as BROADCAST
 from arrow_format.model import MapOutput as MapOutput
 from arrow_format.model import PartitionedFile as PartitionedFile
-from arrow_format.operators.aggregate_shuffle import aggregate_shuffle as aggregate_shuffle
-from arrow_format.operators.join_shuffles import join_shuffles as join_shuffles
-from arrow_format.operators.map_subpartitions import map_subpartitions as map_subpartitions
+from arrow_format.operators.explanation import Explanation as Explanation
 from arrow_format.options import ReadOptions as ReadOptions
 from arrow_format.options import ResultPartitionType as ResultPartitionType
 from arrow_format.options import WriteOptions as WriteOptions
@@ -73,7 +72,6 @@ from arrow_format.streaming.buffer_output import decorated as decorated
 from arrow_format.streaming.collection import collect_garbage as collect_garbage
 from arrow_format.streaming.consumption import ConsumerState as ConsumerState
 from arrow_format.streaming.consumption import Consumption as Consumption
-from arrow_format.streaming.consumption import consume as consume
 from arrow_format.streaming.consumption import forget_consumer as forget_consumer
 from arrow_format.streaming.consumption import list_consumers as list_consumers
 from arrow_format.streaming.consumption import release_shuffle as release_shuffle

@@ -63,7 +63,7 @@ def option(default: T, kind: Kind, name: str | None = None, *, only: str = "") -
         What Spark's users call it; when None, the field's name in camel case. The field is none of
         their options where it is empty.
     only
-        Where it is an option, if not in batches and streams: ``batch``, or ``read_shuffle``, which
+        Where it is an option, if not in batches and streams: ``batch``, or ``to_spark``, which
         no user sets.
     """
     return field(default=default, metadata={"kind": kind, "name": name, "only": only})

@@ -39,7 +39,15 @@ ResultTypeName: TypeAlias = Literal[
 
 
 class ResultPartitionType(Enum):
-    """When a result can be consumed, how often, and who releases it."""
+    """When a result can be consumed, how often, and who releases it.
+
+    .. code-block:: python
+
+        options = arrow_shuffle.WriteOptions(result_type="PIPELINED")
+        arrow_shuffle.write_shuffle(
+            rows, "/data/result", keys="customer", num_subpartitions=8, options=options
+        )
+    """
 
     BLOCKING_PERSISTENT = "BLOCKING_PERSISTENT"
     """Consumed from its commit on, by any consumer any number of times; kept until it is released
@@ -155,7 +163,7 @@ def as_several(value: object) -> tuple[Any, ...]:
 def check_type(name: str, value: object, expected: type[T]) -> T:
     """Return ``value`` if it is of a type of this package; raises OptionError."""
     if not isinstance(value, expected):
-        msg = f"{name} is {type(value).__name__}: expected {expected.__name__}"
+        msg = f"{name} is {type(value).__name__}: expected arrow_shuffle.{expected.__name__}"
         raise OptionError(msg)
     return value
 
@@ -297,6 +305,11 @@ STATISTICS = Kind(
 class ReadOptions:
     """Options of reading a shuffle; bad values raise :class:`OptionError` at construction.
 
+    .. code-block:: python
+
+        options = arrow_shuffle.ReadOptions(memory_bytes=128 << 20)
+        orders = arrow_shuffle.open_shuffle("/data/orders", options=options)
+
     Parameters
     ----------
     memory_bytes
@@ -380,6 +393,13 @@ def check_read_options(value: object) -> ReadOptions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
     """Options of a shuffle write; bad values raise :class:`OptionError` at construction.
+
+    .. code-block:: python
+
+        options = arrow_shuffle.WriteOptions(sort_buffer_bytes=32 << 20, codec="none")
+        arrow_shuffle.write_shuffle(
+            rows, "/data/plain", keys="customer", num_subpartitions=8, options=options
+        )
 
     Parameters
     ----------

@@ -1,46 +1,39 @@
-"""The one package that users import: all public names of ``connector`` and ``arrow_format``.
+"""Shuffles that are kept: written once, by keys, and read many times, with Spark or without.
 
-A name is the same object in both. Where the two packages have a function each of one name
-(``write_shuffle``, ``consume``, ``merge_shuffle``), the one here calls the one that the arguments
-belong to. Names are loaded on first use, so that pyspark and pandas are imported only by what needs
-them.
+.. code-block:: python
+
+    import arrow_shuffle
+    import pyarrow as pa
+
+    orders = pa.table({"customer": [3, 1, 3], "price": [5.0, 7.5, 2.5]})
+    arrow_shuffle.write_shuffle(orders, "/data/orders", keys="customer", num_subpartitions=8)
+    kept = arrow_shuffle.open_shuffle("/data/orders")
+    spent = kept.aggregate("customer", {"spent": ("price", "sum")})
+    print(spent.read().read_all())      # in this process; .to_spark(spark) in Spark
+    print(spent.write("/data/spent"))   # or as another shuffle; spark=spark has tasks write it
+
+:func:`write_shuffle` writes DataFrames of Spark, tables, frames, files, and tables of Delta and
+Iceberg. :func:`open_shuffle` opens a :class:`Shuffle`, with all that can be asked of it and done to
+it; what is asked is an :class:`Operation` until it is run. Work is done in Spark where a session is
+given or the source is a DataFrame, and in this process otherwise.
+
+- To Spark's readers and writers it is a format: :class:`ArrowShuffleDataSource`.
+- For streams: :func:`foreach_batch`, :func:`flush_when_done`, :func:`consume`,
+  :class:`BufferedOutput`.
+- Where no version can be opened: :func:`collect_garbage`, :func:`flush_pending`,
+  :func:`release_shuffle`, :func:`repair_shuffle`, :func:`drop_shuffle`.
+- With ``mapInArrow`` in one's own hands: :class:`ShuffleMapTask`, :func:`commit_shuffle`,
+  :func:`abort_shuffle`.
+- How rows are placed: ``keys=``, or a :class:`Partitioner`. How to write and read:
+  :class:`WriteOptions`, :class:`ReadOptions`. What is wrong here: :func:`check_environment`.
+
+Errors are in :mod:`arrow_shuffle.errors`. The names are loaded on first use, so that pyspark and
+pandas are imported only by what needs them.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+from arrow_format import __version__ as __version__
+from arrow_format.lazy_names import lazy_names
 
-import arrow_format
-import connector
-from arrow_format import __version__
-
-_OF_BOTH = (
-    "aggregate_shuffle",
-    "append_shuffle",
-    "consume",
-    "join_shuffles",
-    "map_subpartitions",
-    "merge_shuffle",
-    "write_shuffle",
-)
-"""Functions that ``connector`` and ``arrow_format`` both have."""
-
-__all__ = sorted({*arrow_format.__all__, *connector.__all__})
-"""``__init__.pyi`` has the same names, those of Spark too, for type checkers; a test compares."""
-
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401
-    if name in ("append_shuffle", "write_shuffle"):
-        return getattr(import_module("arrow_shuffle.write"), name)
-    if name in _OF_BOTH:
-        return getattr(import_module("arrow_shuffle.by_argument"), name)
-    try:
-        return getattr(arrow_format if name in arrow_format.__all__ else connector, name)
-    except AttributeError:
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg) from None
-
-
-def __dir__() -> list[str]:
-    return sorted({*dir(arrow_format), *dir(connector)})
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -198,36 +198,7 @@ def append_shuffle(
     spark: SparkSession | Literal[True] | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> ShuffleReceipt:
-    """Append rows to a shuffle: partitioned, sorted and stored as those that are there.
-
-    Number of subpartitions, partitioner, sort keys, combined columns and codec are those of the
-    newest version. Columns are matched by name: one that the rows lack is null there, and must be
-    nullable; one that the shuffle lacks becomes a new nullable column, and one that may be null in
-    these rows becomes nullable. A number may be wider than before, unless it is a key. A shuffle of
-    combined rows takes no new columns.
-
-    Parameters
-    ----------
-    source, path, columns, filter, for_spark, num_map_tasks, expected_version, transaction, spark, \
-    storage_options
-        As for :func:`write_shuffle`.
-    options
-        How to write; its codec and ``schema_evolution`` are not used. Defaults when None.
-
-    Returns
-    -------
-    ShuffleReceipt
-        What was appended.
-
-    Raises
-    ------
-    ShuffleNotFoundError, ResultReleasedError
-        There is no shuffle to append to.
-    OptionError
-        A partitioner of your own places its rows: give it to ``write_shuffle(..., mode="append")``.
-    ShuffleError
-        As :func:`write_shuffle` raises; nothing is left behind.
-    """
+    """Append rows to a shuffle; parameters are those of :meth:`arrow_shuffle.Shuffle.append`."""
     how = AppendArguments(
         options=options,
         expected_version=expected_version,

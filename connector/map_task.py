@@ -119,9 +119,11 @@ class ShuffleMapTask(ChecksOnArrival):
 
     .. code-block:: python
 
-        task = ShuffleMapTask(path, schema=df.schema, keys=["k"], num_subpartitions=200)
+        task = arrow_shuffle.ShuffleMapTask(
+            "/data/by_hand", schema=df.schema, keys=["k"], num_subpartitions=8
+        )
         statuses = df.mapInArrow(task, task.status_schema).collect()
-        receipt = commit_shuffle(task, statuses)
+        receipt = arrow_shuffle.commit_shuffle(task, statuses)
 
     Readers see nothing until the commit. A task object is one job: commit it once, and make a new
     one for another write.
@@ -140,7 +142,7 @@ class ShuffleMapTask(ChecksOnArrival):
         Keys by which the rows of each subpartition are sorted, ``("a", ("b", "descending"))``, with
         Spark's order of values and nulls.
     combine
-        Functions of the columns that are not keys, as for :func:`~connector.write_shuffle`.
+        Functions of the columns that are not keys, as for :func:`~arrow_shuffle.write_shuffle`.
     options
         How to write; defaults when None.
     case_sensitive
@@ -297,6 +299,16 @@ def write_and_commit(
 def abort_shuffle(task: ShuffleMapTask) -> None:
     """Delete the files of a job that will not be committed; safe to call at any time.
 
+    .. code-block:: python
+
+        task = arrow_shuffle.ShuffleMapTask(
+            "/data/aborted", schema=df.schema, keys=["k"], num_subpartitions=8
+        )
+        try:
+            df.mapInArrow(task, task.status_schema).collect()
+        finally:
+            arrow_shuffle.abort_shuffle(task)
+
     A job that was committed keeps its files.
     """
     abort_job(task.job)
@@ -313,6 +325,14 @@ def commit_shuffle(
 ) -> ShuffleReceipt:
     """Publish the map outputs of a job as one version.
 
+    .. code-block:: python
+
+        task = arrow_shuffle.ShuffleMapTask(
+            "/data/by_k", schema=df.schema, keys=["k"], num_subpartitions=8
+        )
+        statuses = df.mapInArrow(task, task.status_schema).collect()
+        print(arrow_shuffle.commit_shuffle(task, statuses))
+
     Committing the same task again returns the receipt of the first commit.
 
     Parameters
@@ -328,8 +348,8 @@ def commit_shuffle(
     expected_version
         Commit only if no rows were added or taken away after that version; None: do not ask.
     transaction
-        As for :func:`~connector.write_shuffle`; where it was committed before, the files of this
-        job are removed.
+        As for :func:`~arrow_shuffle.write_shuffle`; where it was committed before, the files of
+        this job are removed.
 
     Returns
     -------

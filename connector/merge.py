@@ -24,59 +24,24 @@ if TYPE_CHECKING:
     from arrow_format.write.merge_policy import MergePolicy
 
 
-def merge_shuffle(
+def merge_in_spark(
     spark: SparkSession,
     path: Place,
     *,
-    by: MergeBy = "subpartition",
+    by: MergeBy,
     policy: MergePolicy | None = None,
     options: WriteOptions | None = None,
     expected_version: int | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> MergeReport:
-    """Merge map outputs of the newest version in tasks of Spark, into a new version of its rows.
+    """Merge map outputs of the newest version in tasks of Spark.
 
-    Each task writes one file and reads it back. The driver compares the rows of every subpartition
-    with those of the inputs, and commits all files together. Rows, subpartitions and order of rows
-    are kept; earlier versions stay readable.
+    Each task writes one file and reads it back. A job that fails, or whose driver is killed,
+    changes nothing: what it wrote is removed, by garbage collection if the driver cannot. The next
+    job begins from the start. Spark repeats single tasks that fail, and files of an earlier job
+    would fit the next one only if no writer had committed between them.
 
-    A job that fails, or whose driver is killed, changes nothing: what it wrote is removed, by
-    garbage collection if the driver cannot. The next job begins from the start. Spark repeats
-    single tasks that fail, and files of an earlier job would fit the next one only if no writer
-    had committed between them.
-
-    Parameters
-    ----------
-    spark
-        Session, classic or Connect.
-    path
-        Directory or URI of the shuffle, as the tasks and this process see it.
-    by
-        ``subpartition``: each task reads a range of subpartitions from all map outputs and writes
-        it as one region. A reader of one subpartition then reads one range of one file.
-        ``map_output``: each task makes one file of adjacent map outputs, copied or joined.
-    policy
-        What is worth it; the default policy when None.
-    options
-        As for :func:`arrow_format.merge_shuffle`: memory of a task, chunk size, level, sync, local
-        directories.
-    expected_version
-        Merge only if no rows were added or taken away after that version; None: do not ask.
-    storage_options
-        Of an object store: credentials, region, endpoint, as obstore names them. They win over the
-        environment, travel to the tasks, and are never shown.
-
-    Returns
-    -------
-    MergeReport
-        What was done; nothing when no merge was worth it, and then no job runs.
-
-    Raises
-    ------
-    ShuffleError
-        As :func:`arrow_format.merge_shuffle`; nothing was changed.
-    PythonException
-        A task failed as often as Spark repeats it; nothing was changed.
+    Parameters, result and errors are those of :meth:`arrow_shuffle.Shuffle.merge`.
     """
     require("pandas", "df.mapInArrow of PySpark")
 

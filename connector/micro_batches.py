@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from arrow_format.errors import OptionError
 from arrow_format.model import Transaction
 from arrow_format.options import check_choice
+from arrow_format.storage.open import open_storage
 from connector.write import write_shuffle
 
 if TYPE_CHECKING:
@@ -45,8 +46,10 @@ def foreach_batch(
 
     .. code-block:: python
 
-        write = foreach_batch("/data/views", keys="user", num_subpartitions=200)
-        events.writeStream.foreachBatch(write).option("checkpointLocation", ...).start()
+        write = arrow_shuffle.foreach_batch("/data/events", keys="k", num_subpartitions=8)
+        writer = stream.writeStream.foreachBatch(write)
+        writer = writer.option("checkpointLocation", "/data/checkpoints/events")
+        writer.trigger(availableNow=True).start().awaitTermination()
 
     Spark runs a micro-batch again whenever it does not know that it was complete. The function
     writes with the query's id and the batch's number as the transaction, so that a batch that is
@@ -79,6 +82,7 @@ def foreach_batch(
         The mode or the application is none.
     """
     check_choice("mode", mode, _MODES)
+    open_storage(path, storage_options)  # refused here, not at the first batch
     if application is not None:
         Transaction(application, 0)
     how = {

@@ -50,6 +50,11 @@ def sample_range_partitioner(
 ) -> RangePartitioner:
     """Return a range partitioner whose bounds split a sample of a DataFrame evenly.
 
+    .. code-block:: python
+
+        by_k = arrow_shuffle.sample_range_partitioner(df, "k", 8)
+        arrow_shuffle.write_shuffle(df, "/data/ranges", partitioner=by_k, num_subpartitions=8)
+
     Spark computes the rows once for it, in one job, and only the key columns of some hundred rows
     per subpartition are collected, of some tens of thousands at least. It computes them a second
     time where most are in a few of the last tasks, as those of a filter may be, since the first

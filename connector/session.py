@@ -48,8 +48,8 @@ def active_session() -> SparkSession:
     session = SparkSession.getActiveSession()
     if session is None:
         msg = (
-            "no Spark session is active: start one, give it as spark=session, or leave spark out, "
-            "and this process does it"
+            "no Spark session is active: start one, give it as spark=session, or let this process "
+            "do it: .read() and .to_table() in place of .to_spark(), and no spark= elsewhere"
         )
         raise OptionError(msg)
     return session

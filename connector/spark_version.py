@@ -194,7 +194,13 @@ class PandasSettings:
 
     @staticmethod
     def of(conf: Any, time_zone: str) -> PandasSettings:  # noqa: ANN401
-        """Read the settings of a session; those that a version lacks are off."""
+        """Read the settings of a session; those that a version lacks are off.
+
+        Without a session, ``conf`` is None: they are those of a session in which none was set.
+        """
+        if conf is None:
+            # The default of each: 4.3 was the first to convert safely.
+            return PandasSettings(time_zone, True, SPARK >= (4, 3), False, False)
 
         def is_set(name: str) -> bool:
             # A default that is given would win over the version's own: 4.3 converts safely.

@@ -36,8 +36,11 @@ def flush_when_done(
 
     .. code-block:: python
 
-        query = counts.writeStream.format("arrow_shuffle").option("flush.maxInterval", "2min")...
-        flushed = flush_when_done(query, "/data/page_views")
+        options = {"keys": "k", "numSubpartitions": 8, "flush.maxInterval": "2min"}
+        writer = stream.writeStream.format("arrow_shuffle").options(**options)
+        writer = writer.option("checkpointLocation", "/data/checkpoints/counts")
+        query = writer.trigger(availableNow=True).start("/data/counts")
+        flushed = arrow_shuffle.flush_when_done(query, "/data/counts")
         print(flushed.result())
 
     Spark calls no sink after its last batch, so a query with ``availableNow`` ends with rows
@@ -54,7 +57,7 @@ def flush_when_done(
     options
         How to write; defaults when None.
     storage_options
-        As for :func:`~arrow_format.open_shuffle`.
+        As for :func:`~arrow_shuffle.open_shuffle`.
 
     Returns
     -------

@@ -78,8 +78,8 @@ def append_shuffle(
 ) -> ShuffleReceipt:
     """Append rows to a shuffle in tasks of Spark: partitioned, sorted and stored as those there.
 
-    Arguments, result and errors are those of ``arrow_shuffle.append_shuffle``; the session is the
-    active one when None.
+    Arguments, result and errors are those of :meth:`arrow_shuffle.Shuffle.append`; the session is
+    the active one when None.
     """
     require("pandas", "df.mapInArrow of PySpark")
     write = Write.like_newest(path, **how)

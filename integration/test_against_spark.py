@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-import connector
-from arrow_format import OptionError, open_shuffle
+from arrow_shuffle import open_shuffle
 from connector.spark_version import SPARK
 from integration.programs.datasets import lineitem as lineitem_files
 from integration.programs.ways import WAYS, assert_same_rows, by_function
@@ -72,7 +71,7 @@ def only(table: pa.Table, subpartitions: list[int] | range) -> pa.Table:
 
 
 def test_every_way_of_writing(spark: SparkSession, written: Path, expected: pa.Table):
-    back = connector.read_shuffle(spark, written, with_subpartition=True)
+    back = open_shuffle(written).to_spark(spark, with_subpartition=True)
 
     assert_same_rows(back.toArrow(), expected)
     rows = np.bincount(expected["_subpartition"].to_numpy(), minlength=N)
@@ -86,14 +85,14 @@ def test_every_way_of_writing(spark: SparkSession, written: Path, expected: pa.T
 
 
 def test_coalesced(spark: SparkSession, path: Path, expected: pa.Table):
-    back = connector.read_shuffle(spark, path)
+    back = open_shuffle(path).to_spark(spark)
 
     assert back.schema == spark.read.format("arrow_shuffle").load(str(path)).schema
     assert_same_rows(back.toArrow(), expected.drop_columns("_subpartition"))
 
 
 def test_one_spark_partition_per_subpartition(spark: SparkSession, path: Path, expected: pa.Table):
-    back = connector.read_shuffle(spark, path, coalesce=False)
+    back = open_shuffle(path).to_spark(spark, coalesce=False)
 
     where = back.withColumn("_subpartition", F.spark_partition_id())
     assert_same_rows(where.toArrow(), expected)
@@ -109,8 +108,10 @@ def test_some_subpartitions(
     subpartitions: int | range | list[int],
     coalesce: bool,
 ):
-    back = connector.read_shuffle(
-        spark, path, subpartitions=subpartitions, coalesce=coalesce, with_subpartition=True
+    back = (
+        open_shuffle(path)
+        .select(subpartitions=subpartitions)
+        .to_spark(spark, coalesce=coalesce, with_subpartition=True)
     )
 
     wanted = [subpartitions] if isinstance(subpartitions, int) else list(subpartitions)
@@ -122,24 +123,24 @@ def test_some_subpartitions(
 def test_columns_in_the_order_asked_for(spark: SparkSession, path: Path, expected: pa.Table):
     names = ["l_comment", "l_orderkey", "l_tax"]
 
-    plain = connector.read_shuffle(spark, path, columns=names)
-    marked = connector.read_shuffle(spark, path, columns=names, with_subpartition=True)
+    plain = open_shuffle(path).select(*names).to_spark(spark)
+    marked = open_shuffle(path).select(*names).to_spark(spark, with_subpartition=True)
 
     assert_same_rows(plain.toArrow(), expected.select(names))
     assert_same_rows(marked.toArrow(), expected.select([*names, "_subpartition"]))
 
 
 def test_no_columns_but_the_subpartition(spark: SparkSession, path: Path, expected: pa.Table):
-    back = connector.read_shuffle(spark, path, columns=[], with_subpartition=True)
+    shuffle = open_shuffle(path)
+    back = shuffle.to_spark(spark, with_subpartition=True).select("_subpartition")
 
     assert_same_rows(back.toArrow(), expected.select(["_subpartition"]))
     if SPARK < (4, 1):
-        with pytest.raises(OptionError, match=r"4\.1 or newer"):
-            connector.read_shuffle(spark, path, columns=[])
         with pytest.raises(Exception, match=r"4\.1 or newer"):
             spark.read.format("arrow_shuffle").schema(StructType()).load(str(path)).count()
     else:
-        assert connector.read_shuffle(spark, path, columns=[]).count() == expected.num_rows
+        none = spark.read.format("arrow_shuffle").schema(StructType()).load(str(path))
+        assert none.count() == expected.num_rows
 
 
 def test_the_data_source_with_schema_and_options(
@@ -266,7 +267,7 @@ def test_tables_of_every_kind(
     for name, write in WAYS.items():
         path = tmp_path_factory.mktemp("table") / "shuffle"
         write(df, path, keys, n)
-        back = connector.read_shuffle(spark, path, with_subpartition=True).toArrow()
+        back = open_shuffle(path).to_spark(spark, with_subpartition=True).toArrow()
         assert back.schema.equals(moved.schema), name
         assert multiset(back) == expected, name
         alone = open_shuffle(path).read(with_subpartition=True).read_all()

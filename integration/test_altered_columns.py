@@ -7,16 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import connector
-from arrow_format import (
-    MergePolicy,
-    delete_rows,
-    drop_columns,
-    merge_shuffle,
-    open_shuffle,
-    rename_columns,
-)
+import arrow_shuffle
+from arrow_format import MergePolicy, delete_rows, drop_columns, merge_shuffle, rename_columns
 from arrow_format.errors import CommitConflictError
+from arrow_shuffle import open_shuffle
 from connector.cli.main import main
 from integration.programs.ways import FAST
 from tests.support.guarantees import guarantee
@@ -50,7 +44,7 @@ def numbers(spark: SparkSession, start: int, names: str = "k, a, b") -> DataFram
 
 
 def append(path: Path, df: DataFrame, **options: Any) -> None:
-    connector.write_shuffle(
+    arrow_shuffle.write_shuffle(
         df, path, keys="k", num_subpartitions=4, mode="append", options=FAST, **options
     )
 
@@ -86,11 +80,11 @@ def stream_of(spark: SparkSession, path: Path) -> DataFrame:
 @guarantee("columns by id")
 def test_names_of_before_never_mean_other_columns(spark: SparkSession, path: Path) -> None:
     pinned, loaded, stream = (
-        connector.read_shuffle(spark, path), load(spark, path), stream_of(spark, path),
+        open_shuffle(path).to_spark(spark), load(spark, path), stream_of(spark, path),
     )  # fmt: skip
     seen, task = (
         view(spark, path),
-        connector.ShuffleMapTask(
+        arrow_shuffle.ShuffleMapTask(
             path, schema=pinned.schema, keys="k", num_subpartitions=4, options=FAST
         ),
     )
@@ -104,7 +98,7 @@ def test_names_of_before_never_mean_other_columns(spark: SparkSession, path: Pat
             df.collect()
     with pytest.raises(Exception, match=f"{GONE} query began"):
         follow(path, stream, "k", "a", "b")
-    connector.commit_shuffle(task, statuses, mode="append")
+    arrow_shuffle.commit_shuffle(task, statuses, mode="append")
     now = [*before, *((k, 10 * k, 100 * k) for k in range(N, N + 8))]
     for df in (load(spark, path), spark.table(view(spark, path))):
         assert values(df, "k", "b", "a") == now
@@ -113,15 +107,15 @@ def test_names_of_before_never_mean_other_columns(spark: SparkSession, path: Pat
 
 @guarantee("columns by id")
 def test_what_began_before_a_drop_is_refused(spark: SparkSession, path: Path) -> None:
-    pinned, loaded, seen = connector.read_shuffle(spark, path), load(spark, path), view(spark, path)
-    task = connector.ShuffleMapTask(
+    pinned, loaded, seen = open_shuffle(path).to_spark(spark), load(spark, path), view(spark, path)
+    task = arrow_shuffle.ShuffleMapTask(
         path, schema=pinned.schema, keys="k", num_subpartitions=4, options=FAST
     )
     statuses = numbers(spark, N).mapInArrow(task, task.status_schema).collect()
     drop_columns(path, "b")
     evolves = replace(FAST, schema_evolution=True)
     added = numbers(spark, N).selectExpr("k", "a", "b + 1 AS b")
-    connector.write_shuffle(
+    arrow_shuffle.write_shuffle(
         added, path, keys="k", num_subpartitions=4, mode="append", options=evolves
     )
     assert values(pinned, "k", "b")[-1] == (N - 1, 100 * (N - 1))
@@ -129,7 +123,7 @@ def test_what_began_before_a_drop_is_refused(spark: SparkSession, path: Path) ->
         with pytest.raises(Exception, match="'b' was renamed or dropped since the DataFrame"):
             use()
     with pytest.raises(CommitConflictError, match="column 'b'"):
-        connector.commit_shuffle(task, statuses, mode="append")
+        arrow_shuffle.commit_shuffle(task, statuses, mode="append")
     assert values(load(spark, path), "k", "b") == [
         (k, None if k < N else 100 * k + 1) for k in range(N + 8)
     ]
@@ -156,7 +150,7 @@ def test_a_rename_and_a_drop_beside_masks_merges_and_a_checkpoint(
     assert main(["alter", str(path), *arguments]) == 0
     for act in between:
         act(path)
-    connector.write_shuffle(
+    arrow_shuffle.write_shuffle(
         numbers(spark, N + 8, "key, unused, a").drop("unused"),
         path, keys="key", num_subpartitions=4, mode="append", options=FAST,
     )  # fmt: skip
@@ -165,7 +159,7 @@ def test_a_rename_and_a_drop_beside_masks_merges_and_a_checkpoint(
     assert values(load(spark, path), "key", "a") == now
     sql = spark.sql(f"SELECT key, a FROM {view(spark, path)} WHERE a >= 1500 ORDER BY key")
     assert [tuple(row) for row in sql.collect()] == [row for row in now if row[1] >= 1_500]
-    assert values(connector.read_shuffle(spark, path, filter="a = 1500"), "key") == [(15,)]
+    assert values(open_shuffle(path).select(filter="a = 1500").to_spark(spark), "key") == [(15,)]
     # What a version added has no mask of a later one.
     new = [(k, 100 * k) for k in range(N, N + 16)]
     assert follow(path, stream_of(spark, path), "key", "a") == new

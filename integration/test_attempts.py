@@ -10,18 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-import connector
-from arrow_format import (
-    ColumnPartitioner,
-    ShuffleExistsError,
-    ShuffleNotFoundError,
-    StorageError,
-    open_shuffle,
-)
+import arrow_shuffle
+from arrow_format import ColumnPartitioner, ShuffleExistsError, ShuffleNotFoundError, StorageError
 from arrow_format.jobs.cleanup import abort_job
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.target import open_target
+from arrow_shuffle import open_shuffle
 from integration.programs.ways import FAST, WAYS, by_function
 from tests.support.exhaustive import exhaustive
 from tests.support.guarantees import guarantee
@@ -131,7 +126,7 @@ def test_a_failed_commit_removes_what_was_written(spark: SparkSession, tmp_path:
     df = spark.range(0, 9, 1, 1).toDF("k").mapInArrow(meanwhile, "k long")
 
     with pytest.raises(ShuffleExistsError, match="there is a shuffle already"):
-        connector.write_shuffle(df, path, keys="k", num_subpartitions=N, options=FAST)
+        arrow_shuffle.write_shuffle(df, path, keys="k", num_subpartitions=N, options=FAST)
 
     assert open_shuffle(path).num_rows == 1
     assert len(list(path.glob("map_outputs/*/*"))) == 2

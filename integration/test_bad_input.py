@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
-import connector
+import arrow_shuffle
 from arrow_format import (
     ColumnPartitioner,
     CorruptShuffleError,
@@ -33,15 +33,15 @@ from arrow_format import (
     ShuffleNotFoundError,
     StorageError,
     WriteOptions,
-    open_shuffle,
 )
+from arrow_shuffle import open_shuffle
 from integration.programs.ways import FAST, WAYS, by_function
 from tests.support.exhaustive import exhaustive
 from tests.support.guarantees import guarantee
 from tests.support.small_shuffles import files_below
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -71,9 +71,9 @@ def save(df: DataFrame, path: Path, mode: str = "append", **options: object) -> 
     df.write.format("arrow_shuffle").options(**given).mode(mode).save(str(path))
 
 
-def write(df: DataFrame, path: Path, **arguments: Any) -> connector.ShuffleReceipt:
+def write(df: DataFrame, path: Path, **arguments: Any) -> arrow_shuffle.ShuffleReceipt:
     known = {"keys": "k", "num_subpartitions": N, "options": FAST} | arguments
-    return connector.write_shuffle(df, path, **known)
+    return arrow_shuffle.write_shuffle(df, path, **known)
 
 
 # Arguments and options of a write ----------------------------------------------------------------
@@ -243,7 +243,7 @@ def test_bad_arguments(trap: DataFrame, tmp_path: Path, bad: Bad):
     hook = {"keys": "k", "num_subpartitions": N} | bad.arguments
     if "mode" not in hook:
         with refused(bad.message, bad.kind):
-            connector.ShuffleMapTask(tmp_path / "s", schema=trap.schema, **hook)
+            arrow_shuffle.ShuffleMapTask(tmp_path / "s", schema=trap.schema, **hook)
     assert files_below(tmp_path) == []
 
 
@@ -277,7 +277,7 @@ def test_sources_that_are_none(spark: SparkSession, tmp_path: Path):
     with refused("source is pyarrow InMemoryDataset: expected a Spark DataFrame", SchemaError):
         write(ds.dataset(pa.table({"k": [1]})), tmp_path / "s", spark=spark)
     with refused("source is list: expected a Spark DataFrame", SchemaError):
-        write([1, 2], tmp_path / "s")
+        write([1, 2], tmp_path / "s", spark=spark)
     assert files_below(tmp_path) == []
 
 
@@ -294,9 +294,9 @@ def test_uris_that_are_none_of_ours(
     what = "looks like a drive of Windows, which" if scheme == "c" else f"{scheme}:"
     expected = f"path={scheme}:...: {what} is not supported"
     with refused(expected, OptionError):
-        connector.write_shuffle(trap, path, keys="k", num_subpartitions=N)
+        arrow_shuffle.write_shuffle(trap, path, keys="k", num_subpartitions=N)
     with refused(expected, OptionError):
-        connector.read_shuffle(spark, path)
+        open_shuffle(path).to_spark(spark)
     with refused(expected, Exception):
         spark.read.format("arrow_shuffle").load(path)
     with refused(expected, Exception):
@@ -334,30 +334,30 @@ def test_a_shuffle_is_there(spark: SparkSession, trap: DataFrame, tmp_path: Path
     with refused(hashed, Exception):
         save(same, path, keys=None, partitioner="roundrobin")
     assert files_below(path) == before
-    assert connector.read_shuffle(spark, path).count() == 5
+    assert open_shuffle(path).to_spark(spark).count() == 5
 
 
 def test_another_writer_was_faster(spark: SparkSession, tmp_path: Path):
     path = tmp_path / "s"
     df = spark.range(5).toDF("k")
-    task = connector.ShuffleMapTask(path, schema=df.schema, keys="k", num_subpartitions=N)
+    task = arrow_shuffle.ShuffleMapTask(path, schema=df.schema, keys="k", num_subpartitions=N)
     statuses = df.mapInArrow(task, task.status_schema).collect()
     write(df, path)
 
     with refused("there is a shuffle already (version 1)", ShuffleExistsError):
-        connector.commit_shuffle(task, statuses)
+        arrow_shuffle.commit_shuffle(task, statuses)
     with refused("expected one map output of each of 2 map tasks, found 1 (missing: [1]"):
-        connector.commit_shuffle(task, statuses[:1], mode="append", expected_map_outputs=2)
+        arrow_shuffle.commit_shuffle(task, statuses[:1], mode="append", expected_map_outputs=2)
     with refused("more than once: [0]"):
-        connector.commit_shuffle(task, [statuses[0], statuses[0]], mode="append")
+        arrow_shuffle.commit_shuffle(task, [statuses[0], statuses[0]], mode="append")
     with refused("not a map status of ShuffleMapTask (KeyError: 'map_output')"):
-        connector.commit_shuffle(task, pa.table({"k": [1]}), mode="append")
+        arrow_shuffle.commit_shuffle(task, pa.table({"k": [1]}), mode="append")
 
     # The files were left for another try.
-    first = connector.commit_shuffle(task, statuses, mode="append")
-    again = connector.commit_shuffle(task, statuses, mode="append")
+    first = arrow_shuffle.commit_shuffle(task, statuses, mode="append")
+    again = arrow_shuffle.commit_shuffle(task, statuses, mode="append")
     assert (first.version, again.version) == (2, 2)
-    assert connector.read_shuffle(spark, path).count() == 10
+    assert open_shuffle(path).to_spark(spark).count() == 10
 
 
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
@@ -382,7 +382,7 @@ def test_the_path_is_a_file(spark: SparkSession, trap: DataFrame, tmp_path: Path
     with refused(f"{path}: is a file; give a directory for the shuffle", Exception):
         save(trap, path)
     with refused(f"{path}: is a file, not the directory of a shuffle", ShuffleNotFoundError):
-        connector.read_shuffle(spark, path)
+        open_shuffle(path).to_spark(spark)
     with refused(f"{path}: is a file, not the directory of a shuffle", Exception):
         spark.read.format("arrow_shuffle").load(str(path))
     # A file where a directory above should be.
@@ -464,12 +464,14 @@ def test_no_shuffle_there(spark: SparkSession, tmp_path: Path, name: str):
             (path / "part-0.parquet").write_text("")
         case "uncommitted":
             df = spark.range(5).toDF("k")
-            task = connector.ShuffleMapTask(path, schema=df.schema, keys="k", num_subpartitions=N)
+            task = arrow_shuffle.ShuffleMapTask(
+                path, schema=df.schema, keys="k", num_subpartitions=N
+            )
             df.mapInArrow(task, task.status_schema).collect()
     before = files_below(tmp_path)
 
     with refused(message, ShuffleNotFoundError):
-        connector.read_shuffle(spark, path)
+        open_shuffle(path).to_spark(spark)
     for read in every_way(spark, path):
         with refused(message, Exception):
             read()
@@ -481,7 +483,7 @@ def test_no_such_version(spark: SparkSession, sound: Path):
 
     for version in (0, 3, -1):
         with refused(message.format(version), ShuffleNotFoundError):
-            connector.read_shuffle(spark, sound, version=version)
+            open_shuffle(sound, version).to_spark(spark)
     for read in every_way(spark, sound, version=3):
         with refused(message.format(3), Exception):
             read()
@@ -492,12 +494,25 @@ def test_subpartition_out_of_range(spark: SparkSession, sound: Path):
 
     for wanted in (N, [0, 1, N], range(2, N + 1)):
         with refused(message, OptionError):
-            connector.read_shuffle(spark, sound, subpartitions=wanted)
+            open_shuffle(sound).select(subpartitions=wanted).to_spark(spark)
         with refused(message, OptionError):
             open_shuffle(sound).read(wanted)
     for read in every_way(spark, sound, subpartitions=f"0-1,{N}"):
         with refused(message, Exception):
             read()
+
+
+def read_by_method(
+    spark: SparkSession,
+    path: Path,
+    *,
+    version: Any = None,
+    columns: Sequence[str] = (),
+    subpartitions: Any = None,
+    **arguments: Any,
+) -> DataFrame:
+    selected = open_shuffle(path, version).select(*columns, subpartitions=subpartitions)
+    return selected.to_spark(spark, **arguments)
 
 
 def test_bad_arguments_of_a_read(spark: SparkSession, sound: Path):
@@ -517,7 +532,7 @@ def test_bad_arguments_of_a_read(spark: SparkSession, sound: Path):
         ),
     ]:
         with refused(message, kind):
-            connector.read_shuffle(spark, sound, **arguments)
+            read_by_method(spark, sound, **arguments)
 
 
 def test_an_option_of_a_read_that_is_not_known(spark: SparkSession, sound: Path):
@@ -592,11 +607,11 @@ def every_way_finds(
     with pytest.raises(kind, match=pattern):
         open_shuffle(path).read().read_all()
     with pytest.raises(Exception, match=pattern):
-        connector.read_shuffle(spark, path).collect()
+        open_shuffle(path).to_spark(spark).collect()
     if in_tasks:
         return
     with pytest.raises(Exception, match=pattern):
-        connector.read_shuffle(spark, path, coalesce=False, columns="k").collect()
+        open_shuffle(path).select("k").to_spark(spark, coalesce=False).collect()
     for read in every_way(spark, path):
         with pytest.raises(Exception, match=pattern):
             read()

@@ -11,14 +11,9 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-import connector
-from arrow_format import (
-    BROADCAST,
-    BroadcastPartitioner,
-    HashPartitioner,
-    WriteOptions,
-    open_shuffle,
-)
+import arrow_shuffle
+from arrow_format import BROADCAST, BroadcastPartitioner, HashPartitioner, WriteOptions
+from arrow_shuffle import open_shuffle
 from connector.source.reader import ShuffleSourceReader
 from integration.programs.ways import FAST, assert_same_rows
 from tests.support.exhaustive import exhaustive
@@ -47,7 +42,7 @@ def by_option(df: DataFrame, path: Path) -> None:
 
 
 def by_argument(df: DataFrame, path: Path) -> None:
-    connector.write_shuffle(
+    arrow_shuffle.write_shuffle(
         df, path, partitioner=BroadcastPartitioner(), num_subpartitions=N, options=FAST
     )
 
@@ -59,13 +54,13 @@ def test_every_subpartition_has_every_row(
     rates: DataFrame, tmp_path: Path, write: Callable[[DataFrame, Path], None], coalesce: bool
 ) -> None:
     write(rates, tmp_path / "s")
-    df = connector.read_shuffle(
-        rates.sparkSession, tmp_path / "s", coalesce=coalesce, with_subpartition=True
+    df = open_shuffle(tmp_path / "s").to_spark(
+        rates.sparkSession, coalesce=coalesce, with_subpartition=True
     )
     assert df.count() == 50 * N
     copies = df.groupBy("_subpartition").agg(F.countDistinct("currency")).collect()
     assert sorted(map(tuple, copies)) == [(i, 50) for i in range(N)]
-    some = connector.read_shuffle(rates.sparkSession, tmp_path / "s", subpartitions=[3])
+    some = open_shuffle(tmp_path / "s").select(subpartitions=[3]).to_spark(rates.sparkSession)
     assert_same_rows(some.toArrow(), rates.toArrow())
 
 
@@ -103,12 +98,12 @@ class SkewedJoin:
 
 def test_large_keys_to_everyone_others_by_hash(spark: SparkSession, tmp_path: Path) -> None:
     df = spark.range(5_000).select((F.col("id") % 100).alias("k"), "id").repartition(3)
-    receipt = connector.write_shuffle(
+    receipt = arrow_shuffle.write_shuffle(
         df, tmp_path / "s", partitioner=SkewedJoin("k", (7, 8)), num_subpartitions=N, options=FAST
     )
     assert receipt.num_rows == 5_000
     assert sum(receipt.subpartition_rows.to_pylist()) == 4_900 + 100 * N
-    found = connector.read_shuffle(spark, tmp_path / "s", coalesce=False, with_subpartition=True)
+    found = open_shuffle(tmp_path / "s").to_spark(spark, coalesce=False, with_subpartition=True)
     of_seven = Counter(row._subpartition for row in found.where("k = 7").collect())
     assert of_seven == dict.fromkeys(range(N), 50)
     places = df.where("k NOT IN (7, 8)").repartition(N, "k").select(F.spark_partition_id(), "id")
@@ -119,7 +114,7 @@ def test_large_keys_to_everyone_others_by_hash(spark: SparkSession, tmp_path: Pa
 def test_map_outputs_take_turns_over_directories(spark: SparkSession, tmp_path: Path) -> None:
     df = spark.range(6_000).repartition(6)
     dirs = [tmp_path / "d1", tmp_path / "d2"]
-    receipt = connector.write_shuffle(
+    receipt = arrow_shuffle.write_shuffle(
         df, tmp_path / "s", keys="id", num_subpartitions=N,
         options=WriteOptions(local_dirs=tuple(map(str, dirs))),
     )  # fmt: skip
@@ -131,9 +126,7 @@ def test_map_outputs_take_turns_over_directories(spark: SparkSession, tmp_path: 
     shuffle = open_shuffle(tmp_path / "s")
     files = [file for output in shuffle.map_outputs for file in output.files]
     assert Counter(root_numbers(files, *dirs)) == {0: 4, 1: 4, 2: 4}
-    assert_same_rows(
-        connector.read_shuffle(spark, tmp_path / "s").toArrow(), df.union(df).toArrow()
-    )
+    assert_same_rows(open_shuffle(tmp_path / "s").to_spark(spark).toArrow(), df.union(df).toArrow())
     assert shuffle.verify().ok
 
 
@@ -142,7 +135,7 @@ def test_a_failed_job_leaves_nothing_in_any_directory(spark: SparkSession, tmp_p
         spark.range(1_000).repartition(3).selectExpr("IF(id < 900, id, raise_error('no')) AS id")
     )
     with pytest.raises(PySparkException, match="no"):
-        connector.write_shuffle(
+        arrow_shuffle.write_shuffle(
             fails, tmp_path / "s", keys="id", num_subpartitions=N,
             options=WriteOptions(local_dirs=(str(tmp_path / "d1"),)),
         )  # fmt: skip

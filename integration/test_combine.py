@@ -8,8 +8,9 @@ import pyarrow.dataset as ds
 import pytest
 from pyspark.sql import functions as F
 
-import connector
-from arrow_format import OptionError, SchemaError, open_shuffle
+import arrow_shuffle
+from arrow_format import OptionError, SchemaError
+from arrow_shuffle import open_shuffle
 from integration.programs.datasets import lineitem
 from integration.programs.ways import FAST, assert_same_rows
 from tests.support.guarantees import guarantee
@@ -42,7 +43,7 @@ def expected(rows: DataFrame) -> DataFrame:
 
 def completed(spark: SparkSession, path: Path) -> DataFrame:
     named = {name: (name, function) for name, function in COMBINE.items()}
-    return connector.aggregate_shuffle(spark, str(path), KEY, named)
+    return open_shuffle(str(path)).aggregate(KEY, named).to_spark(spark)
 
 
 def check(spark: SparkSession, path: Path, wanted: DataFrame, times: int = 1) -> None:
@@ -59,7 +60,7 @@ def test_every_way_in_gives_the_sums_of_spark(
     spark: SparkSession, rows: DataFrame, tmp_path: Path
 ) -> None:
     wanted = expected(rows)
-    connector.write_shuffle(
+    arrow_shuffle.write_shuffle(
         rows, tmp_path / "frame", keys=KEY, num_subpartitions=8, combine=COMBINE, options=FAST
     )
     check(spark, tmp_path / "frame", wanted)
@@ -68,7 +69,7 @@ def test_every_way_in_gives_the_sums_of_spark(
     check(spark, tmp_path / "source", wanted)
     rows.write.parquet(str(tmp_path / "files"))
     files = ds.dataset(tmp_path / "files")
-    connector.write_shuffle(
+    arrow_shuffle.write_shuffle(
         files, tmp_path / "lane", keys=KEY, num_subpartitions=8, combine=COMBINE, options=FAST,
         spark=spark, num_map_tasks=3,
     )  # fmt: skip
@@ -81,14 +82,14 @@ def test_every_way_in_gives_the_sums_of_spark(
 def test_appends_take_over_what_is_combined(
     spark: SparkSession, rows: DataFrame, tmp_path: Path
 ) -> None:
-    connector.write_shuffle(
+    arrow_shuffle.write_shuffle(
         rows, tmp_path / "x", keys=KEY, num_subpartitions=8, combine=COMBINE, options=FAST
     )
-    connector.append_shuffle(rows, tmp_path / "x", options=FAST)
+    open_shuffle(tmp_path / "x").append(rows, options=FAST)
     rows.write.format("arrow_shuffle").mode("append").save(str(tmp_path / "x"))
     check(spark, tmp_path / "x", expected(rows.union(rows).union(rows)), times=3)
     with pytest.raises(SchemaError, match="cannot append"):
-        connector.write_shuffle(
+        arrow_shuffle.write_shuffle(
             rows, tmp_path / "x", keys=KEY, num_subpartitions=8, mode="append", options=FAST
         )
 
@@ -96,23 +97,23 @@ def test_appends_take_over_what_is_combined(
 def test_partial_results_are_not_counted(
     spark: SparkSession, rows: DataFrame, tmp_path: Path
 ) -> None:
-    connector.write_shuffle(
+    arrow_shuffle.write_shuffle(
         rows, tmp_path / "x", keys=KEY, num_subpartitions=8, combine=COMBINE, options=FAST
     )
     for asked in ({"*": "count"}, {"l_quantity": "avg"}):
         with pytest.raises(OptionError, match="written with combine"):
-            connector.aggregate_shuffle(spark, str(tmp_path / "x"), KEY, asked)
+            open_shuffle(str(tmp_path / "x")).aggregate(KEY, asked).to_spark(spark)
     with pytest.raises(OptionError, match="filter"):
-        connector.aggregate_shuffle(
-            spark, str(tmp_path / "x"), KEY, {"n": "sum"}, filter="price > 7"
-        )
+        open_shuffle(str(tmp_path / "x")).select(filter="price > 7").aggregate(
+            KEY, {"n": "sum"}
+        ).to_spark(spark)
 
 
 def test_a_column_that_is_neither_key_nor_combined_is_named(
     rows: DataFrame, tmp_path: Path
 ) -> None:
     with pytest.raises(OptionError, match="column 'price' is neither a key nor combined"):
-        connector.write_shuffle(
+        arrow_shuffle.write_shuffle(
             rows.select(KEY, "n", "price"), tmp_path / "x", keys=KEY, num_subpartitions=8,
             combine={"n": "sum"},
         )  # fmt: skip
@@ -123,7 +124,7 @@ def test_collations_and_flush_intervals_are_refused(
 ) -> None:
     collated = rows.select(KEY, F.expr("l_comment COLLATE UNICODE_CI AS c"))
     with pytest.raises(SchemaError, match="has the collation UNICODE_CI"):
-        connector.write_shuffle(
+        arrow_shuffle.write_shuffle(
             collated, tmp_path / "x", keys=KEY, num_subpartitions=8, combine={"c": "max"}
         )
     rows.select(KEY, "n").write.parquet(str(tmp_path / "files"))
@@ -135,7 +136,7 @@ def test_collations_and_flush_intervals_are_refused(
         .trigger(availableNow=True)
     )
     query.start(str(tmp_path / "sums")).awaitTermination()
-    found = connector.aggregate_shuffle(spark, str(tmp_path / "sums"), KEY, {"n": ("n", "sum")})
+    found = open_shuffle(str(tmp_path / "sums")).aggregate(KEY, {"n": ("n", "sum")}).to_spark(spark)
     wanted = rows.groupBy(KEY).agg(F.sum("n").alias("n"))
     assert_same_rows(found.toArrow(), wanted.toArrow())
     with pytest.raises(Exception, match=r"option combine: with flush\.maxInterval"):
@@ -162,7 +163,7 @@ def test_a_task_that_is_tried_again_counts_once(
         raise RuntimeError(msg)
 
     tried = rows.mapInArrow(fails_once, rows.schema)
-    connector.write_shuffle(
+    arrow_shuffle.write_shuffle(
         tried, tmp_path / "x", keys=KEY, num_subpartitions=8, combine=COMBINE, options=FAST
     )
     assert max(output.attempt for output in open_shuffle(tmp_path / "x").map_outputs) > 0

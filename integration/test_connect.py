@@ -14,9 +14,10 @@ import pyarrow.dataset
 import pytest
 from pyspark.sql import functions as F
 
-import connector
-from arrow_format import MergePolicy, RangePartitioner, open_shuffle
+import arrow_shuffle
+from arrow_format import MergePolicy, RangePartitioner
 from arrow_format.options import MERGE_BY
+from arrow_shuffle import open_shuffle
 from integration.programs.datasets import NUM_FLIGHTS, flights
 from integration.programs.other_sessions import connect_session, printed_by
 from integration.programs.ways import WAYS
@@ -49,7 +50,7 @@ def program(spark: SparkSession, directory: Path) -> Found:
         path = directory / name.replace(".", "-")
         write(df, path, ["k", "s"], N)
         found[f"written by {name}"] = digest(
-            connector.read_shuffle(spark, path, with_subpartition=True)
+            open_shuffle(path).to_spark(spark, with_subpartition=True)
         )
         shuffle = open_shuffle(path)
         found[f"stored by {name}"] = [shuffle.num_rows, shuffle.subpartition_rows.to_pylist()]
@@ -66,10 +67,12 @@ def program(spark: SparkSession, directory: Path) -> Found:
         "SELECT k FROM shuffle"
     )
     ways_of_reading: dict[str, Callable[[], DataFrame]] = {
-        "columns": lambda: connector.read_shuffle(spark, path, columns=["s", "k"]),
-        "one": lambda: connector.read_shuffle(spark, path, subpartitions=3),
-        "apart": lambda: connector.read_shuffle(
-            spark, path, subpartitions=range(2, 6), coalesce=False, with_subpartition=True
+        "columns": lambda: open_shuffle(path).select("s", "k").to_spark(spark),
+        "one": lambda: open_shuffle(path).select(subpartitions=3).to_spark(spark),
+        "apart": lambda: (
+            open_shuffle(path)
+            .select(subpartitions=range(2, 6))
+            .to_spark(spark, coalesce=False, with_subpartition=True)
         ),
         "load": lambda: source.load(str(path)),
         "schema": lambda: (
@@ -89,65 +92,79 @@ def program(spark: SparkSession, directory: Path) -> Found:
     alike = [directory / name for name in ("Alike", "alike")]
     for path_alike, num_rows in zip(alike, (10, 5), strict=True):
         rows = spark.range(num_rows)
-        connector.write_shuffle(rows, path_alike, keys="id", num_subpartitions=2)
-    frames = [connector.read_shuffle(spark, path_alike) for path_alike in alike]
+        arrow_shuffle.write_shuffle(rows, path_alike, keys="id", num_subpartitions=2)
+    frames = [open_shuffle(path_alike).to_spark(spark) for path_alike in alike]
     found["alike"] = [frames[0].unionAll(frames[1]).count(), *(df.count() for df in frames)]
-    replaced = connector.read_shuffle(spark, alike[0])
+    replaced = open_shuffle(alike[0]).to_spark(spark)
     shutil.rmtree(alike[0])
-    connector.write_shuffle(spark.range(7), alike[0], keys="id", num_subpartitions=2)
+    arrow_shuffle.write_shuffle(spark.range(7), alike[0], keys="id", num_subpartitions=2)
     found["replaced"] = "version 1 is another one than when" in said(replaced.collect)
-    found["again"] = connector.read_shuffle(spark, alike[0]).count()
+    found["again"] = open_shuffle(alike[0]).to_spark(spark).count()
 
     keys = ["k", ("t", "descending")]
     ranges = directory / "ranges"
-    connector.write_shuffle(
+    arrow_shuffle.write_shuffle(
         df, ranges, partitioner=RangePartitioner(keys=keys), num_subpartitions=N, sort_by=keys
     )
-    in_order = connector.read_shuffle(spark, ranges, columns=["k", "t"])
+    in_order = open_shuffle(ranges).select("k", "t").to_spark(spark)
     found["in order"] = [str(row) for row in in_order.collect()]
     found["ranges"] = open_shuffle(ranges).partitioner.describe()
     found["mapped"] = digest(
-        connector.map_subpartitions(
-            spark, path, lambda i, rows: rows, df.schema, columns=["s", "t", "d", "k", "m"]
-        )
+        open_shuffle(path)
+        .select("s", "t", "d", "k", "m")
+        .map_subpartitions(lambda i, rows: rows, df.schema)
+        .to_spark(spark)
     )
-    rows = connector.map_subpartitions(spark, path, number_of_rows, "n bigint")
+    rows = open_shuffle(path).map_subpartitions(number_of_rows, "n bigint").to_spark(spark)
     found["numbers"] = [row.n for row in rows.collect()]
     found["joined"] = digest(
-        connector.join_shuffles(spark, path, path, left_columns=["d"], right_columns=["t"])
+        open_shuffle(path).select("d").join(open_shuffle(path).select("t")).to_spark(spark)
     )
     found["aggregated"] = digest(
-        connector.aggregate_shuffle(spark, path, ["k", "s"], [("d", "max"), ([], "count_all")])
+        open_shuffle(path).aggregate(["k", "s"], [("d", "max"), ([], "count_all")]).to_spark(spark)
     )
-    grouped = connector.map_groups(spark, path, latest, "k bigint, at timestamp, n long")
+    grouped = (
+        open_shuffle(path).map_groups(latest, "k bigint, at timestamp, n long").to_spark(spark)
+    )
     found["grouped"] = digest(grouped)
-    kept = connector.join_shuffles(
-        spark, path, path, left_columns=["d"], right_columns=["t"], into=directory / "kept"
+    kept = (
+        open_shuffle(path)
+        .select("d")
+        .join(open_shuffle(path).select("t"))
+        .write(directory / "kept", spark=spark)
     )
-    found["kept"] = [kept.num_rows, digest(connector.read_shuffle(spark, directory / "kept"))]
-    appended = connector.append_shuffle(df.select("t", "s", "d", "k"), directory / "kept")
+    found["kept"] = [kept.num_rows, digest(open_shuffle(directory / "kept").to_spark(spark))]
+    appended = open_shuffle(directory / "kept").append(df.select("t", "s", "d", "k"))
     found["appended"] = [appended.version, appended.num_rows, appended.num_subpartitions]
     merged = directory / "merged"
     for mode in ("errorifexists", "append"):
-        connector.write_shuffle(df, merged, keys="s", num_subpartitions=N, sort_by=["t"], mode=mode)
-    found["before merges"] = digest(connector.read_shuffle(spark, merged, with_subpartition=True))
+        arrow_shuffle.write_shuffle(
+            df, merged, keys="s", num_subpartitions=N, sort_by=["t"], mode=mode
+        )
+    found["before merges"] = digest(open_shuffle(merged).to_spark(spark, with_subpartition=True))
     for by in MERGE_BY:
-        report = connector.merge_shuffle(spark, merged, by=by, policy=MergePolicy(rewrite="always"))
-        rows = connector.read_shuffle(spark, merged, with_subpartition=True)
+        report = open_shuffle(merged).merge(
+            by=by, policy=MergePolicy(rewrite="always"), spark=spark
+        )
+        rows = open_shuffle(merged).to_spark(spark, with_subpartition=True)
         found[f"merged by {by}"] = [report.version, *report.num_map_outputs, digest(rows)]
     sums = directory / "sums"
-    connector.write_shuffle(
+    arrow_shuffle.write_shuffle(
         df.select("k", "d"), sums, keys="k", num_subpartitions=N, combine={"d": "sum"}
     )
-    completed = connector.aggregate_shuffle(spark, sums, ["k"], [("d", "sum")])
+    completed = open_shuffle(sums).aggregate(["k"], [("d", "sum")]).to_spark(spark)
     found["combined"] = [open_shuffle(sums).num_rows, digest(completed)]
     found["summed"] = digest(df.groupBy("k").agg(F.sum("d").alias("d_sum")))
     spark.sql("DROP TABLE connect_t")
 
-    lane = connector.write_shuffle(
-        pyarrow.dataset.dataset(flights()), directory / "lane", keys="dest", num_subpartitions=N
+    lane = arrow_shuffle.write_shuffle(
+        pyarrow.dataset.dataset(flights()),
+        directory / "lane",
+        keys="dest",
+        num_subpartitions=N,
+        spark=spark,
     )
-    rows = connector.read_shuffle(spark, directory / "lane", with_subpartition=True)
+    rows = open_shuffle(directory / "lane").to_spark(spark, with_subpartition=True)
     found["lane"] = [
         lane.num_map_outputs,
         rows.drop("_subpartition").schema.json(),
@@ -163,9 +180,9 @@ def program(spark: SparkSession, directory: Path) -> Found:
         .start(str(directory / "streamed"))
     )
     query.awaitTermination(120)
-    found["streamed"] = digest(connector.read_shuffle(spark, directory / "streamed", version=1))
+    found["streamed"] = digest(open_shuffle(directory / "streamed", 1).to_spark(spark))
 
-    append = connector.foreach_batch(
+    append = arrow_shuffle.foreach_batch(
         str(directory / "batches"), keys="s", num_subpartitions=3, application="batches"
     )
     for number in range(2):  # the second query writes its batch again
@@ -173,7 +190,7 @@ def program(spark: SparkSession, directory: Path) -> Found:
         writer = stream.load(str(path)).writeStream.foreachBatch(append)
         writer = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
         in_time(writer.start).awaitTermination(120)
-    batches = connector.read_shuffle(spark, directory / "batches")
+    batches = open_shuffle(directory / "batches").to_spark(spark)
     found["batches"] = [open_shuffle(directory / "batches").version, digest(batches)]
     query = (
         stream.load(str(path))
@@ -183,20 +200,22 @@ def program(spark: SparkSession, directory: Path) -> Found:
         .trigger(availableNow=True)
         .start(str(directory / "flushed"))
     )
-    flushed = connector.flush_when_done(query, directory / "flushed").result(120)
+    flushed = arrow_shuffle.flush_when_done(query, directory / "flushed").result(120)
     assert flushed is not None
-    rows = connector.read_shuffle(spark, directory / "flushed")
+    rows = open_shuffle(directory / "flushed").to_spark(spark)
     found["flushed"] = [flushed.num_rows, digest(rows)]
-    keys_of_stream = connector.read_shuffle(spark, directory / "streamed", version=1).select("s")
+    keys_of_stream = open_shuffle(directory / "streamed", 1).to_spark(spark).select("s")
     found["keys of stream"] = keys_of_stream.distinct().count()
 
-    receipt = connector.write_shuffle(df, path, keys=["k", "s"], num_subpartitions=N, mode="append")
+    receipt = arrow_shuffle.write_shuffle(
+        df, path, keys=["k", "s"], num_subpartitions=N, mode="append"
+    )
     found["receipt"] = [receipt.version, receipt.num_rows, receipt.num_map_outputs]
     found["errors"] = [
-        said(lambda: connector.write_shuffle(df, path, keys="k", num_subpartitions=N)),
-        said(lambda: connector.write_shuffle(df, path / "x", keys="no", num_subpartitions=N)),
-        said(lambda: connector.read_shuffle(spark, path, subpartitions=N)),
-        said(lambda: connector.read_shuffle(spark, directory / "nowhere")),
+        said(lambda: arrow_shuffle.write_shuffle(df, path, keys="k", num_subpartitions=N)),
+        said(lambda: arrow_shuffle.write_shuffle(df, path / "x", keys="no", num_subpartitions=N)),
+        said(lambda: open_shuffle(path).select(subpartitions=N).to_spark(spark)),
+        said(lambda: open_shuffle(directory / "nowhere").to_spark(spark)),
     ]
     return found
 
@@ -255,7 +274,7 @@ def compared(spark: SparkSession, written: Path) -> Found:
     for name in WAYS:
         path = written / name.replace(".", "-")
         assert open_shuffle(path).verify().ok
-        first = connector.read_shuffle(spark, path, version=1, with_subpartition=True)
+        first = open_shuffle(path, 1).to_spark(spark, with_subpartition=True)
         read[f"written by {name}"] = digest(first)
     return {"flights": [df.schema.json(), digest(moved)], "read": read}
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from distributed import Client, LocalCluster
 
-from arrow_format import open_shuffle, write_shuffle
+from arrow_shuffle import open_shuffle, write_shuffle
 
 if TYPE_CHECKING:
     from pathlib import Path

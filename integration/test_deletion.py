@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import functions as F
 
-import connector
-from arrow_format import WriteOptions, collect_garbage, open_shuffle
+import arrow_shuffle
+from arrow_format import WriteOptions, collect_garbage
+from arrow_shuffle import open_shuffle
 from integration.programs.ways import FAST, assert_same_rows
 
 if TYPE_CHECKING:
@@ -36,20 +37,22 @@ def test_rows_of_a_customer_are_deleted_and_spark_reads_the_others(
     orders: DataFrame, tmp_path: Path
 ) -> None:
     path = tmp_path / "orders"
-    connector.write_shuffle(orders, path, keys="customer", num_subpartitions=N, options=UNPACKED)
-    connector.write_shuffle(
+    arrow_shuffle.write_shuffle(
+        orders, path, keys="customer", num_subpartitions=N, options=UNPACKED
+    )
+    arrow_shuffle.write_shuffle(
         orders.where("price > 10"),
         path, keys="customer", num_subpartitions=N, options=UNPACKED, mode="append",
     )  # fmt: skip
-    before = connector.read_shuffle(orders.sparkSession, path)
+    before = open_shuffle(path).to_spark(orders.sparkSession)
     expected = before.where("customer not in ('customer-17', 'customer-42')").toArrow()
     keys = {"customer": ["customer-17", "customer-42", "nobody"]}
-    receipt = connector.delete_rows(path, keys, options=FAST)
-    after = connector.read_shuffle(orders.sparkSession, path)
+    receipt = open_shuffle(path).delete(keys, options=FAST)
+    after = open_shuffle(path).to_spark(orders.sparkSession)
     assert_same_rows(after.toArrow(), expected)
     assert receipt.num_rows == before.count() - expected.num_rows > 0
     collect_garbage(path, retention=timedelta(0), compact_log=True)
-    assert connector.erasure_status(path, receipt).is_gone
+    assert open_shuffle(path).erasure_status(receipt).is_gone
     content = b"".join(file.read_bytes() for file in path.rglob("*") if file.is_file())
     assert b"customer-17customer" not in content
     assert b"customer-42customer" not in content
@@ -62,10 +65,12 @@ def test_keys_of_dates_and_decimals_are_placed_as_spark_places_them(
 ) -> None:
     keys = ["day", "total"]
     written = orders.withColumn("total", F.col("total") % 7)
-    connector.write_shuffle(written, tmp_path / "x", keys=keys, num_subpartitions=N, options=FAST)
+    arrow_shuffle.write_shuffle(
+        written, tmp_path / "x", keys=keys, num_subpartitions=N, options=FAST
+    )
     chosen = written.select(*keys).distinct().orderBy(*keys).limit(9)
-    receipt = connector.delete_rows(tmp_path / "x", chosen.toArrow(), options=FAST)
+    receipt = open_shuffle(tmp_path / "x").delete(chosen.toArrow(), options=FAST)
     left = written.join(chosen, keys, "left_anti")
-    after = connector.read_shuffle(orders.sparkSession, tmp_path / "x")
+    after = open_shuffle(tmp_path / "x").to_spark(orders.sparkSession)
     assert_same_rows(after.toArrow(), left.select(*after.columns).toArrow())
     assert receipt.num_rows == 5_000 - left.count() > 0

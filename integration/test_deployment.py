@@ -49,6 +49,9 @@ def said(act):
         lines = str(error).splitlines()
         return [line for line in lines if "Error: arrow-shuffle" in line] or lines
 
+def mapped():
+    return arrow_shuffle.open_shuffle(there).map_subpartitions(lambda i, r: r, df.schema)
+
 def load():
     try:
         spark.dataSource.register(arrow_shuffle.ArrowShuffleDataSource)
@@ -62,8 +65,8 @@ there, new = f"{directory}/there", f"{directory}/new"
 acts = {
     "codes": lambda: [one.code for one in arrow_shuffle.check_environment(spark).findings],
     "write": lambda: arrow_shuffle.write_shuffle(df, new, keys="id", num_subpartitions=4).num_rows,
-    "map": lambda: arrow_shuffle.map_subpartitions(spark, there, lambda i, r: r, df.schema).count(),
-    "read": lambda: arrow_shuffle.read_shuffle(spark, there).count(),
+    "map": lambda: mapped().to_spark(spark).count(),
+    "read": lambda: arrow_shuffle.open_shuffle(there).to_spark(spark).count(),
     "load": load,
 }
 print(json.dumps({name: said(acts[name]) for name in names}))

@@ -10,9 +10,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
-import connector
-from arrow_format import PartitionedFileReader, WriteOptions, open_shuffle
+import arrow_shuffle
+from arrow_format import PartitionedFileReader, WriteOptions
 from arrow_format.storage.open import open_storage
+from arrow_shuffle import open_shuffle
 from connector.source.reader import ShuffleSourceReader
 from integration.programs.ways import (
     FAST,
@@ -96,14 +97,14 @@ def test_rows_are_where_spark_puts_them(spark: SparkSession, tmp_path: Path, edg
 
     write(df, path, keys, n)
 
-    back = connector.read_shuffle(spark, path, with_subpartition=True)
+    back = open_shuffle(path).to_spark(spark, with_subpartition=True)
     if n > 1_000:
         # What repartition does, without a task for each subpartition.
         there: Column = F.pmod(F.hash(*keys), F.lit(n))
         moved = df.withColumn("_subpartition", there)
     else:
         moved = df.repartition(n, *keys).withColumn("_subpartition", F.spark_partition_id())
-    assert connector.read_shuffle(spark, path).schema == df.schema
+    assert open_shuffle(path).to_spark(spark).schema == df.schema
     assert_same_rows(back.toArrow(), moved.toArrow())
     assert open_shuffle(path).num_subpartitions == n
 
@@ -123,9 +124,9 @@ def test_no_rows_are_a_version_all_the_same(
     shuffle = open_shuffle(path)
     assert (shuffle.version, shuffle.num_rows, shuffle.num_subpartitions) == (1, 0, 5)
     assert shuffle.read().read_all().num_rows == 0
-    assert connector.read_shuffle(spark, path).collect() == []
+    assert open_shuffle(path).to_spark(spark).collect() == []
     WAYS[way](spark.range(2).toDF("k"), path, ["k"], 5)
-    assert rows(connector.read_shuffle(spark, path)) == [(0,), (1,)]
+    assert rows(open_shuffle(path).to_spark(spark)) == [(0,), (1,)]
 
 
 @exhaustive(but="way")
@@ -138,7 +139,7 @@ def test_one_row_a_batch(spark: SparkSession, tmp_path: Path, way: str):
         if way == "mapInArrow":
             assert batch_sizes(df) == [1] * 300
         WAYS[way](df, path, ["k"], 7)
-        back = rows(connector.read_shuffle(spark, path))
+        back = rows(open_shuffle(path).to_spark(spark))
 
     assert back == [(i, f"row {i}") for i in range(300)]
 
@@ -157,7 +158,7 @@ def test_one_batch_of_two_million_rows(spark: SparkSession, tmp_path: Path, writ
         if write is by_function:
             assert batch_sizes(df) == [many]
         write(df, path, ["k"], 7)
-        back = connector.read_shuffle(spark, path, with_subpartition=True)
+        back = open_shuffle(path).to_spark(spark, with_subpartition=True)
         found = back.selectExpr(
             "count(*)", "sum(k)", "bit_xor(k)", "count_if(_subpartition != pmod(hash(k), 7))"
         ).first()
@@ -186,14 +187,14 @@ def test_hundreds_of_regions_read_back_like_one(spark: SparkSession, tmp_path: P
     for name, size in [("many", 1 << 14), ("one", 128 << 20)]:
         options = WriteOptions(sort_buffer_bytes=size, sync=False)
         path = tmp_path / name
-        connector.write_shuffle(
+        arrow_shuffle.write_shuffle(
             df, path, keys="k", num_subpartitions=20, options=options
         )  # fmt: skip
         regions = num_regions(path)
         assert all(n == 1 if name == "one" else n >= 200 for n in regions), regions
         # Even the order within a subpartition is that of arrival, however it was flushed.
         read[name] = open_shuffle(path).read(with_subpartition=True).read_all()
-        back = connector.read_shuffle(spark, path, coalesce=False).toArrow()
+        back = open_shuffle(path).to_spark(spark, coalesce=False).toArrow()
         assert back.equals(read[name].select(back.column_names).cast(back.schema))
     assert read["many"].equals(read["one"])
 
@@ -204,7 +205,7 @@ def test_sort_buffer_option_of_the_data_source(spark: SparkSession, tmp_path: Pa
     writer.options(keys="id", numSubpartitions=3, sortBufferBytes="16k").save(str(path))
 
     assert min(num_regions(path)) >= 20
-    assert connector.read_shuffle(spark, path).agg(F.sum("id")).first() == (199_990_000,)
+    assert open_shuffle(path).to_spark(spark).agg(F.sum("id")).first() == (199_990_000,)
 
 
 @pytest.fixture(scope="module")
@@ -213,7 +214,7 @@ def scattered(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
     path = tmp_path_factory.mktemp("scattered") / "shuffle"
     options = WriteOptions(sort_buffer_bytes=1 << 20, chunk_bytes=1 << 10, sync=False)
     df = spark.range(0, 200_000, 1, 2).selectExpr("id AS k", "id * 3 AS v", "id % 7 AS a")
-    connector.write_shuffle(df, path, keys="k", num_subpartitions=40, options=options)
+    arrow_shuffle.write_shuffle(df, path, keys="k", num_subpartitions=40, options=options)
     return path
 
 
@@ -251,7 +252,7 @@ def extents(df: DataFrame) -> list[tuple[int, int]]:
 
 def test_coalesced_spark_partitions_are_adjacent_and_bounded(spark: SparkSession, scattered: Path):
     def read(**options: Any) -> DataFrame:
-        return connector.read_shuffle(spark, scattered, with_subpartition=True, **options)
+        return open_shuffle(scattered).to_spark(spark, with_subpartition=True, **options)
 
     sizes = open_shuffle(scattered).subpartition_bytes.to_numpy()
     target = int(sizes.sum()) // 5
@@ -289,10 +290,10 @@ def test_limit_stops_early_and_leaves_no_file_open(spark: SparkSession, scattere
     with next(scattered.rglob("*.data")).open("rb"):
         assert len(open_files_below(scattered)) == 1
 
-    back = connector.read_shuffle(spark, scattered)
+    back = open_shuffle(scattered).to_spark(spark)
     assert back.limit(5).count() == 5
     assert len(back.take(3)) == 3
-    assert len(connector.read_shuffle(spark, scattered, coalesce=False).limit(7).collect()) == 7
+    assert len(open_shuffle(scattered).to_spark(spark, coalesce=False).limit(7).collect()) == 7
     iterator = back.toLocalIterator()
     assert next(iterator) is not None
     del iterator
@@ -314,33 +315,33 @@ def test_a_dataframe_used_again_with_another_filter(spark: SparkSession, scatter
 def test_a_reader_finishes_on_its_version(spark: SparkSession, tmp_path: Path):
     path = tmp_path / "shuffle"
     by_function(spark.range(100).toDF("k"), path, ["k"], 8)
-    started = connector.read_shuffle(spark, path, coalesce=False)
-    planned = connector.read_shuffle(spark, path)
+    started = open_shuffle(path).to_spark(spark, coalesce=False)
+    planned = open_shuffle(path).to_spark(spark)
     iterator = started.toLocalIterator()
     first = next(iterator)
 
     new = spark.range(1_000, 1_010).toDF("k")
-    connector.write_shuffle(new, path, keys="k", num_subpartitions=3, mode="overwrite")
+    arrow_shuffle.write_shuffle(new, path, keys="k", num_subpartitions=3, mode="overwrite")
 
     assert sorted(row.k for row in [first, *iterator]) == list(range(100))
     assert rows(planned) == [(i,) for i in range(100)]
-    assert rows(connector.read_shuffle(spark, path, version=1)) == [(i,) for i in range(100)]
-    now = connector.read_shuffle(spark, path)
+    assert rows(open_shuffle(path, 1).to_spark(spark)) == [(i,) for i in range(100)]
+    now = open_shuffle(path).to_spark(spark)
     assert rows(now) == [(i,) for i in range(1_000, 1_010)]
     # A shuffle may be replaced by what is read from it.
-    connector.write_shuffle(
+    arrow_shuffle.write_shuffle(
         now.selectExpr("k + 1 AS k"), path, keys="k", num_subpartitions=4, mode="overwrite"
     )
-    assert rows(connector.read_shuffle(spark, path)) == [(i,) for i in range(1_001, 1_011)]
+    assert rows(open_shuffle(path).to_spark(spark)) == [(i,) for i in range(1_001, 1_011)]
     assert rows(now) == [(i,) for i in range(1_000, 1_010)]
 
 
 def test_modes(spark: SparkSession, tmp_path: Path):
     path = tmp_path / "shuffle"
 
-    def write(start: int, mode: str) -> connector.ShuffleReceipt:
+    def write(start: int, mode: str) -> arrow_shuffle.ShuffleReceipt:
         df = spark.range(start, start + 3).toDF("k")
-        return connector.write_shuffle(
+        return arrow_shuffle.write_shuffle(
             df, path, keys="k", num_subpartitions=4, mode=mode, options=FAST
         )
 
@@ -348,14 +349,14 @@ def test_modes(spark: SparkSession, tmp_path: Path):
     assert write(10, "append").num_rows == 3
     ignored = write(20, "ignore")
     assert (ignored.version, ignored.num_rows) == (2, 3)
-    assert rows(connector.read_shuffle(spark, path)) == [(i,) for i in (0, 1, 2, 10, 11, 12)]
+    assert rows(open_shuffle(path).to_spark(spark)) == [(i,) for i in (0, 1, 2, 10, 11, 12)]
     assert write(30, "overwrite").version == 3
     df = spark.range(40, 43).toDF("k")
     # How the shuffle is partitioned need not be said again.
     df.write.format("arrow_shuffle").mode("append").save(str(path))
-    assert rows(connector.read_shuffle(spark, path)) == [(i,) for i in (30, 31, 32, 40, 41, 42)]
+    assert rows(open_shuffle(path).to_spark(spark)) == [(i,) for i in (30, 31, 32, 40, 41, 42)]
     df.write.format("arrow_shuffle").mode("overwrite").save(str(path))
-    assert rows(connector.read_shuffle(spark, path)) == [(40,), (41,), (42,)]
+    assert rows(open_shuffle(path).to_spark(spark)) == [(40,), (41,), (42,)]
 
 
 # Spark's settings --------------------------------------------------------------------------------
@@ -373,11 +374,11 @@ def test_large_variable_types(spark: SparkSession, tmp_path: Path, way: str):
 
     with settings(spark, execution__arrow__useLargeVarTypes="true"):
         WAYS[way](df, path, ["k"], 3)
-        found = connector.read_shuffle(spark, path).orderBy("k").collect()
+        found = open_shuffle(path).to_spark(spark).orderBy("k").collect()
 
     assert open_shuffle(path).schema.field("k").type == pa.string()
     assert found == df.orderBy("k").collect()
-    assert connector.read_shuffle(spark, path).orderBy("k").collect() == found
+    assert open_shuffle(path).to_spark(spark).orderBy("k").collect() == found
 
 
 def test_the_time_zone_may_change_between_write_and_read(spark: SparkSession, tmp_path: Path):
@@ -390,7 +391,7 @@ def test_the_time_zone_may_change_between_write_and_read(spark: SparkSession, tm
     by_sql(df, path, ["k"], n)
 
     with settings(spark, session__timeZone="Asia/Kathmandu"):
-        back = connector.read_shuffle(spark, path, with_subpartition=True)
+        back = open_shuffle(path).to_spark(spark, with_subpartition=True)
         found = back.selectExpr("id", "unix_micros(k)", "cast(n AS string)", "_subpartition")
         by_data_source(back.drop("_subpartition"), tmp_path / "again", ["k"], n)
         assert sorted(map(tuple, found.collect())) == sorted(
@@ -411,4 +412,4 @@ def test_compression_that_stalls_spark_is_warned_of(spark: SparkSession, tmp_pat
         by_function(spark.range(10).toDF("k"), tmp_path / "other", ["k"], 2)
 
     for name in ("shuffle", "other"):
-        assert rows(connector.read_shuffle(spark, tmp_path / name)) == [(i,) for i in range(10)]
+        assert rows(open_shuffle(tmp_path / name).to_spark(spark)) == [(i,) for i in range(10)]

@@ -44,12 +44,13 @@ from pyspark.sql.types import (
 )
 from pyspark.testing.objects import PythonOnlyPoint, PythonOnlyUDT
 
-import connector
-from arrow_format import HashPartitioner, open_shuffle
+import arrow_shuffle
+from arrow_format import HashPartitioner
 from arrow_format.errors import SchemaError
 from arrow_format.jobs.write import write_shuffle
 from arrow_format.keys.partitioner import RoundRobinPartitioner
 from arrow_format.keys.range_partitioner import RangePartitioner
+from arrow_shuffle import open_shuffle
 from connector.spark_version import SPARK
 from tests.support.exhaustive import exhaustive
 from tests.support.guarantees import guarantee
@@ -203,14 +204,14 @@ def contents(df: DataFrame) -> list[object]:
 
 
 def by_function(df: DataFrame, path: str) -> None:
-    connector.write_shuffle(df, path, keys="k", num_subpartitions=NUM_SUBPARTITIONS)
+    arrow_shuffle.write_shuffle(df, path, keys="k", num_subpartitions=NUM_SUBPARTITIONS)
 
 
 def by_hook(df: DataFrame, path: str) -> None:
-    task = connector.ShuffleMapTask(
+    task = arrow_shuffle.ShuffleMapTask(
         path, schema=df.schema, keys=["k"], num_subpartitions=NUM_SUBPARTITIONS
     )
-    connector.commit_shuffle(task, df.mapInArrow(task, task.status_schema).collect())
+    arrow_shuffle.commit_shuffle(task, df.mapInArrow(task, task.status_schema).collect())
 
 
 def by_data_source(df: DataFrame, path: str) -> None:
@@ -267,7 +268,7 @@ def test_rows_and_schema_come_back_as_written(
 
     write(everything, path)
 
-    back = connector.read_shuffle(spark, path)
+    back = open_shuffle(path).to_spark(spark)
     found = sorted(back.collect(), key=lambda row: row["k"])
     assert back.schema.fields == everything.schema.fields
     assert len(found) == len(expected) > 15
@@ -301,7 +302,7 @@ def test_void_comes_back_as_written(
 
     write(df, path)
 
-    back = connector.read_shuffle(spark, path)
+    back = open_shuffle(path).to_spark(spark)
     assert back.schema == df.schema
     assert contents(back) == contents(df)
 
@@ -324,7 +325,7 @@ def test_values_beyond_python_s_calendar_come_back(
     write(df, path)
 
     # Compared inside Spark: collect() cannot make Python dates of these.
-    back = connector.read_shuffle(spark, path)
+    back = open_shuffle(path).to_spark(spark)
     assert back.schema == df.schema
     assert back.count() == 3
     assert back.exceptAll(df).count() == 0
@@ -346,7 +347,7 @@ def test_rows_written_in_one_time_zone_are_the_same_instants_in_another(
     before = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", "Asia/Kathmandu")
     try:
-        back = connector.read_shuffle(spark, path)
+        back = open_shuffle(path).to_spark(spark)
         row = back.selectExpr(
             "cast(t AS string)", "unix_micros(t)", "unix_micros(map_values(nested)[0][0].x)"
         ).first()
@@ -363,8 +364,8 @@ def test_large_types_on_the_way_in_change_nothing(spark: SparkSession, tmp_path:
     try:
         by_function(df, str(tmp_path / "one"))
         by_data_source(df, str(tmp_path / "other"))
-        assert contents(connector.read_shuffle(spark, str(tmp_path / "one"))) == contents(df)
-        assert contents(connector.read_shuffle(spark, str(tmp_path / "other"))) == contents(df)
+        assert contents(open_shuffle(str(tmp_path / "one")).to_spark(spark)) == contents(df)
+        assert contents(open_shuffle(str(tmp_path / "other")).to_spark(spark)) == contents(df)
     finally:
         spark.conf.unset("spark.sql.execution.arrow.useLargeVarTypes")
 
@@ -377,7 +378,7 @@ def test_a_view_with_columns_of_its_own_starts_a_shuffle(spark: SparkSession, tm
     )
     spark.sql("INSERT INTO fresh VALUES (1, 'ab', 'é'), (2, NULL, NULL)")
 
-    back = connector.read_shuffle(spark, str(path))
+    back = open_shuffle(str(path)).to_spark(spark)
 
     assert [field.dataType for field in back.schema] == [
         IntegerType(),
@@ -407,16 +408,16 @@ def test_char_and_varchar_are_strings_also_where_spark_keeps_their_types(
         rows = sorted(df.collect())
         for how in ({"keys": ["c", "w"]}, {"partitioner": RangePartitioner(keys=["c"])}):
             path = tmp_path / "-".join(how)
-            connector.write_shuffle(df, path, num_subpartitions=3, **how)
+            arrow_shuffle.write_shuffle(df, path, num_subpartitions=3, **how)
             df.write.format("arrow_shuffle").mode("append").save(str(path))
-            read = connector.read_shuffle(spark, path)
+            read = open_shuffle(path).to_spark(spark)
             # Of a column from a table, Spark finds the type in the metadata, and compares by it.
             assert [read.schema[name].dataType for name in "cw"] == [CharType(5), StringType()]
             assert sorted(read.collect()) == sorted([*rows, *rows])
             for condition in ("c = 'ab'", "c = 'ab   '", "s.x = 'q  '"):
                 assert read.where(condition).count() == 2 * df.where(condition).count()
             spark.conf.set(setting, "false")
-            read = connector.read_shuffle(spark, path)
+            read = open_shuffle(path).to_spark(spark)
             assert [read.schema[name].dataType for name in "cw"] == [StringType()] * 2
             assert sorted(read.collect()) == sorted([*rows, *rows])
             assert read.where("c = 'ab'").count() == 2
@@ -440,7 +441,7 @@ def test_what_arrow_wrote_spark_reads(spark: SparkSession, tmp_path: Path):
     )
     write_shuffle([batch], str(tmp_path / "s"), num_subpartitions=2, keys="k")
 
-    back = connector.read_shuffle(spark, str(tmp_path / "s"))
+    back = open_shuffle(str(tmp_path / "s")).to_spark(spark)
 
     assert [field.dataType for field in back.schema] == [
         LongType(),
@@ -463,10 +464,10 @@ def test_times_that_arrow_wrote_are_time_9(spark: SparkSession, tmp_path: Path):
     if SPARK < (4, 3):
         message = r"column 't' has type time\(9\), .* lacks: use PySpark 4.3 or newer"
         with pytest.raises(SchemaError, match=message):
-            connector.read_shuffle(spark, tmp_path / "s")
-        assert connector.read_shuffle(spark, tmp_path / "s", columns="k").count() == 2
+            open_shuffle(tmp_path / "s").to_spark(spark)
+        assert open_shuffle(tmp_path / "s").select("k").to_spark(spark).count() == 2
         return
-    back = connector.read_shuffle(spark, tmp_path / "s")
+    back = open_shuffle(tmp_path / "s").to_spark(spark)
     assert back.schema["t"].dataType == TimeType(9)
     assert sorted(map(tuple, back.collect())) == [(1, time(0, 0, 0, 1)), (2, None)]
 
@@ -476,7 +477,7 @@ def test_what_spark_has_no_type_for_is_refused_by_name(spark: SparkSession, tmp_
     write_shuffle([batch], str(tmp_path / "s"), num_subpartitions=2, keys="k", for_spark=False)
 
     with pytest.raises(SchemaError, match="column 'u' has type uint64, which Spark cannot read"):
-        connector.read_shuffle(spark, str(tmp_path / "s"))
+        open_shuffle(str(tmp_path / "s")).to_spark(spark)
 
 
 @guarantee("types for Spark")
@@ -498,7 +499,7 @@ def test_what_pandas_and_polars_wrote_spark_reads_as_from_parquet(
     back = {}
     for name, rows in (("pandas", frame), ("polars", pl.DataFrame(frame)), ("arrow", table)):
         write_shuffle(rows, str(tmp_path / name), num_subpartitions=2, keys="k")
-        back[name] = connector.read_shuffle(spark, str(tmp_path / name)).select(*frame.columns)
+        back[name] = open_shuffle(str(tmp_path / name)).to_spark(spark).select(*frame.columns)
     plain = table.set_column(4, "t", table["t"].cast(pa.timestamp("us")))
     pq.write_table(plain, tmp_path / "x.parquet")
     expected = spark.read.parquet(str(tmp_path / "x.parquet"))
@@ -514,12 +515,12 @@ def test_what_pandas_and_polars_wrote_spark_reads_as_from_parquet(
 def test_a_frame_of_pandas_is_appended_to_what_spark_wrote(spark: SparkSession, tmp_path: Path):
     path = str(tmp_path / "s")
     df = spark.sql("SELECT 1L AS k, TIMESTAMP_NTZ'2024-01-01 00:00:00' AS t")
-    connector.write_shuffle(df, path, num_subpartitions=2, keys="k")
+    arrow_shuffle.write_shuffle(df, path, num_subpartitions=2, keys="k")
     frame = pd.DataFrame({"k": [2], "t": pd.to_datetime(["2024-01-02"]).astype("datetime64[ns]")})
 
     write_shuffle(frame, path, num_subpartitions=2, keys="k", mode="append")
 
-    rows = sorted(map(tuple, connector.read_shuffle(spark, path).collect()))
+    rows = sorted(map(tuple, open_shuffle(path).to_spark(spark).collect()))
     assert rows == [(1, datetime(2024, 1, 1)), (2, datetime(2024, 1, 2))]
 
 
@@ -537,9 +538,9 @@ def test_rows_land_where_spark_s_repartition_puts_them(spark: SparkSession, tmp_
     keys = [key for name in HASHABLE for key in keys_of(name)]
     path = str(tmp_path / "shuffle")
 
-    connector.write_shuffle(df, path, keys=keys, num_subpartitions=1_000)
+    arrow_shuffle.write_shuffle(df, path, keys=keys, num_subpartitions=1_000)
 
-    ours = connector.read_shuffle(spark, path, with_subpartition=True).select("k", "_subpartition")
+    ours = open_shuffle(path).to_spark(spark, with_subpartition=True).select("k", "_subpartition")
     spark_s = df.select("k", F.pmod(F.hash(*keys), F.lit(1_000)))
     assert sorted(map(tuple, ours.collect())) == sorted(map(tuple, spark_s.collect()))
     # And type by type, of the rows as they are stored.
@@ -559,7 +560,9 @@ def test_types_without_a_hash_are_refused_as_keys(spark: SparkSession, tmp_path:
     for key in keys_of(name):
         message = rf"column '{re.escape(key)}.*cannot be a key: "
         with pytest.raises(SchemaError, match=message):
-            connector.write_shuffle(df, str(tmp_path / "s"), keys=["k", key], num_subpartitions=3)
+            arrow_shuffle.write_shuffle(
+                df, str(tmp_path / "s"), keys=["k", key], num_subpartitions=3
+            )
     with pytest.raises(Exception, match=message):
         df.write.format("arrow_shuffle").options(keys=key, numSubpartitions=3).mode("append").save(
             str(tmp_path / "s")
@@ -632,7 +635,7 @@ def test_names_map_in_arrow_cannot_find_go_through_the_data_source(
         assert repr(name) in str(caught.value)
 
     by_data_source(df, str(tmp_path / "shuffle"))
-    back = connector.read_shuffle(spark, str(tmp_path / "shuffle"))
+    back = open_shuffle(str(tmp_path / "shuffle")).to_spark(spark)
     assert back.schema == df.schema
     assert [tuple(row) for row in back.collect()] == [(1, 2)]
 
@@ -642,7 +645,7 @@ def test_a_session_that_tells_cases_apart_may_write_both(spark: SparkSession, tm
     try:
         df = spark.createDataFrame([(1, 2)], "k int, K int")
         by_function(df, str(tmp_path / "shuffle"))
-        back = connector.read_shuffle(spark, str(tmp_path / "shuffle"))
+        back = open_shuffle(str(tmp_path / "shuffle")).to_spark(spark)
         assert back.schema == df.schema
         assert [tuple(row) for row in back.collect()] == [(1, 2)]
     finally:
@@ -651,7 +654,7 @@ def test_a_session_that_tells_cases_apart_may_write_both(spark: SparkSession, tm
 
 def test_a_frame_without_columns_is_refused(spark: SparkSession, tmp_path: Path):
     with pytest.raises(SchemaError, match="add a column"):
-        connector.write_shuffle(
+        arrow_shuffle.write_shuffle(
             spark.range(3).select(),
             str(tmp_path / "shuffle"),
             partitioner=RoundRobinPartitioner(),

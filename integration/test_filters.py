@@ -11,9 +11,9 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
-import connector
-from arrow_format import open_shuffle
+import arrow_shuffle
 from arrow_format.errors import OptionError, SchemaError
+from arrow_shuffle import open_shuffle
 from integration.programs.ways import FAST
 from tests.support.exhaustive import exhaustive
 from tests.support.spark_session import SESSION_TIME_ZONE
@@ -98,7 +98,7 @@ def path(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
             "timestampadd(MINUTE, id * 10, TIMESTAMP_NTZ '2024-03-01 00:00:00') AS ntz",
             "id % 100 AS `odd name`",
         )
-        connector.write_shuffle(
+        arrow_shuffle.write_shuffle(
             rows, path, keys="k", num_subpartitions=N, mode="append", options=FAST
         )
     return path
@@ -144,21 +144,25 @@ def test_every_way_of_asking_reads_the_same_rows(
         'filter "k IN (3, 17) OR i = 3 AND d < 0")'
     )
     asked = {
-        "text": (connector.read_shuffle(spark, path, filter=hours), hours),
+        "text": (open_shuffle(path).select(filter=hours).to_spark(spark), hours),
         "option": (by_option[SESSION_TIME_ZONE], hours),
         "UTC": (by_option["UTC"], hours.replace("0:00'", "0:00Z'")),
         "SQL": (spark.table("few"), "k IN (3, 17) OR i = 3 AND d < 0"),
         "expression": (
-            connector.read_shuffle(spark, path, filter=few, columns=["day", "k"]),
+            open_shuffle(path).select("day", "k", filter=few).to_spark(spark),
             f"k IN (3, 17, {NUM_ROWS + 1}) OR i = 3 AND d < 0",
         ),
         "keys": (
-            connector.read_shuffle(spark, path, keys={"k": [5, None, 17]}), "k IN (5, NULL, 17)",
+            open_shuffle(path).select(key_values={"k": [5, None, 17]}).to_spark(spark),
+            "k IN (5, NULL, 17)",
         ),
         "consumed": (
-            connector.consume(spark, path, consumer="c").read(filter="i = 3"), "i = 3",
+            arrow_shuffle.consume(path, consumer="c")
+            .shuffle.select(filter="i = 3")
+            .to_spark(spark),
+            "i = 3",
         ),
-    }  # fmt: skip
+    }
     found = [df.select(F.lit(way).alias("way"), "k") for way, (df, _) in asked.items()]
     rows = reduce(type(found[0]).union, found).collect()
     truths = [F.expr(condition).alias(way) for way, (_, condition) in asked.items()]
@@ -172,7 +176,7 @@ def test_every_way_of_asking_reads_the_same_rows(
         capsys.readouterr().out
     )
     assert asked["keys"][0].rdd.getNumPartitions() == 1
-    each = connector.read_shuffle(spark, path, keys={"k": 5}, coalesce=False)
+    each = open_shuffle(path).select(key_values={"k": 5}).to_spark(spark, coalesce=False)
     assert each.rdd.getNumPartitions() == N
 
 
@@ -181,13 +185,15 @@ def test_every_way_of_asking_reads_the_same_rows(
 def test_filters_of_a_join_apply_before_it(spark: SparkSession, path: Path, how: str) -> None:
     filters = ("k IN (1, 2, 3, 40)", "k IN (2, 3, 50, 60) AND day <= '2024-02-20'")
     sides = [
-        connector.read_shuffle(spark, path, columns=["k", name]).where(condition)
+        open_shuffle(path).select("k", name).to_spark(spark).where(condition)
         for name, condition in zip(("p", "day"), filters, strict=True)
     ]
-    joined = connector.join_shuffles(
-        spark, path, path, "k", how,
-        left_columns=["p"], right_columns=["day"], left_filter=filters[0], right_filter=filters[1],
-    )  # fmt: skip
+    joined = (
+        open_shuffle(path)
+        .select("p", filter=filters[0])
+        .join(open_shuffle(path).select("day", filter=filters[1]), "k", how)
+        .to_spark(spark)
+    )
     expected = sides[0].join(sides[1], "k", how)
     assert sorted(map(tuple, joined.collect()), key=str) == sorted(
         map(tuple, expected.collect()), key=str
@@ -196,11 +202,14 @@ def test_filters_of_a_join_apply_before_it(spark: SparkSession, path: Path, how:
 
 def test_filters_of_aggregations_and_functions(spark: SparkSession, path: Path) -> None:
     condition = "b AND t < '2024-02-01'"
-    sums = connector.aggregate_shuffle(spark, path, "k", {"i": "sum"}, filter=condition)
+    sums = open_shuffle(path).select(filter=condition).aggregate("k", {"i": "sum"}).to_spark(spark)
     expected = all_rows(spark, path).where(condition).groupBy("k").agg(F.sum("i"))
     assert sorted(map(tuple, sums.collect())) == sorted(map(tuple, expected.collect()))
-    nothing = connector.aggregate_shuffle(
-        spark, path, "k", {"*": "count"}, filter="k = 1 AND k = 2"
+    nothing = (
+        open_shuffle(path)
+        .select(filter="k = 1 AND k = 2")
+        .aggregate("k", {"*": "count"})
+        .to_spark(spark)
     )
     assert nothing.collect() == []
 
@@ -208,10 +217,13 @@ def test_filters_of_aggregations_and_functions(spark: SparkSession, path: Path) 
         counts = [[rows.read_all().num_rows] for rows in (left, right)]
         yield pa.record_batch([[subpartition], *counts], ["subpartition", "left", "right"])
 
-    counted = connector.map_subpartitions(
-        spark, [path, path], count, "subpartition long, left long, right long",
-        columns=["s"], filter=["k = 5", None],
-    ).collect()  # fmt: skip
+    five = open_shuffle(path).select("s", filter="k = 5")
+    counted = five.map_subpartitions(
+        count,
+        "subpartition long, left long, right long",
+        others=open_shuffle(path).select("s"),
+    )
+    counted = counted.to_spark(spark).collect()
     assert [row["subpartition"] for row in counted] == [*range(N)]
     assert (sum(row["left"] for row in counted), sum(row["right"] for row in counted)) == (
         1,
@@ -231,7 +243,7 @@ def test_a_filter_that_does_not_fit_is_an_error_before_any_task(
     spark: SparkSession, path: Path, condition: str, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        connector.read_shuffle(spark, path, filter=condition)
+        open_shuffle(path).select(filter=condition).to_spark(spark)
     with pytest.raises(AnalysisException, match=f"(?s){error.__name__}.*{message}"):
         spark.read.format("arrow_shuffle").option("filter", condition).load(str(path))
 
@@ -248,4 +260,4 @@ def test_keys_that_do_not_fit_are_an_error_before_any_task(
     spark: SparkSession, path: Path, keys: dict[str, object], message: str
 ) -> None:
     with pytest.raises(SchemaError, match=message):
-        connector.read_shuffle(spark, path, keys=keys)
+        open_shuffle(path).select(key_values=keys).to_spark(spark)

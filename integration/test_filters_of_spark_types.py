@@ -15,10 +15,10 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-import connector
-from arrow_format import open_shuffle
+import arrow_shuffle
 from arrow_format.errors import OptionError, SchemaError
-from connector.operators.tasks import session_settings
+from arrow_shuffle import open_shuffle
+from connector.operators.spark_run import session_settings
 from connector.source.reader import ShuffleSourceReader, restricted
 from connector.source.stream_reader import ShuffleStreamReader
 from integration.programs.ways import FAST
@@ -183,7 +183,7 @@ def path(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("types") / "s"
     exprs = [F.expr(text).alias(name, **_label(name)) for name, text in COLUMNS.items()]
     rows = spark.range(0, NUM_ROWS, 1, 2).select(F.col("id").alias("k"), *exprs)
-    connector.write_shuffle(rows, path, keys="k", num_subpartitions=3, options=FAST)
+    arrow_shuffle.write_shuffle(rows, path, keys="k", num_subpartitions=3, options=FAST)
     return path
 
 
@@ -212,7 +212,7 @@ class Ways:
         return found if self._is_case_sensitive else [*found, self.option, self.stream]
 
     def argument(self, condition: str) -> list[int]:
-        """``read_shuffle(filter=)``, but for the session's part."""
+        """``select(filter=)``, but for the session's part."""
         settings = session_settings(self._session, condition)  # type: ignore[arg-type]
         shuffle = restricted(open_shuffle(self._path), condition, None, settings)
         return sorted(shuffle.read(columns=["k"]).read_all()["k"].to_pylist())
@@ -229,30 +229,35 @@ class Ways:
         return _keys(batch for part in parts for batch in reader.read(part))
 
     def join(self, condition: str) -> list[int]:
-        joined = connector.join_shuffles(
-            self._session, self._path, self._path, "k", "inner",
-            left_columns=[], right_columns=[], left_filter=condition,
-        )  # fmt: skip
-        return _keys(joined.toArrow().to_batches())
+        left = open_shuffle(self._path).select("k", filter=condition)
+        joined = left.join(open_shuffle(self._path).select("k"), "k", "inner")
+        return _keys(joined.to_spark(self._session).toArrow().to_batches())
 
     def aggregation(self, condition: str) -> list[int]:
-        counted = connector.aggregate_shuffle(
-            self._session, self._path, "k", {"*": "count"}, filter=condition
+        counted = (
+            open_shuffle(self._path)
+            .select(filter=condition)
+            .aggregate("k", {"*": "count"})
+            .to_spark(self._session)
         )
         return _keys(counted.toArrow().to_batches())
 
     def groups(self, condition: str) -> list[int]:
-        result = connector.map_groups(
-            self._session, self._path, _keys_of_group, pa.schema([("k", pa.int64())]),
-            columns=["k"], filter=condition,
-        )  # fmt: skip
+        result = (
+            open_shuffle(self._path)
+            .select("k", filter=condition)
+            .map_groups(_keys_of_group, pa.schema([("k", pa.int64())]))
+            .to_spark(self._session)
+        )
         return _keys(result.toArrow().to_batches())
 
     def subpartitions(self, condition: str) -> list[int]:
-        result = connector.map_subpartitions(
-            self._session, self._path, _keys_of_subpartition, pa.schema([("k", pa.int64())]),
-            columns=["k"], filter=condition,
-        )  # fmt: skip
+        result = (
+            open_shuffle(self._path)
+            .select("k", filter=condition)
+            .map_subpartitions(_keys_of_subpartition, pa.schema([("k", pa.int64())]))
+            .to_spark(self._session)
+        )
         return _keys(result.toArrow().to_batches())
 
     def _options(self, condition: str) -> dict[str, str]:

@@ -43,13 +43,12 @@ def kept(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @guarantee("operations in one process")
 @pytest.mark.parametrize("how", ["inner", "full", "anti"])
 def test_a_join(spark: SparkSession, kept: Path, how: str):
-    paths = (kept / "items", kept / "orders")
-    on = [("l_orderkey", "o_orderkey")]
-    where = {"left_filter": "at >= '1995-03-15 05:00'", "right_filter": "o_orderpriority < '3'"}
-    found = arrow_shuffle.join_shuffles(spark, *paths, on, how, **where, **FEW).toArrow()
+    items = open_shuffle(kept / "items").select(filter="at >= '1995-03-15 05:00'")
+    few = open_shuffle(kept / "orders").select(filter="o_orderpriority < '3'")
+    joined = items.join(few, [("l_orderkey", "o_orderkey")], how)
+    found = joined.to_spark(spark, **FEW).toArrow()
     zone = spark.conf.get("spark.sql.session.timeZone")
-    here = arrow_shuffle.join_shuffles(*paths, on, how, **where, **FEW, time_zone=zone)
-    table = here.read_all()
+    table = joined.read(**FEW, time_zone=zone).read_all()
     assert table.schema.equals(found.schema)
     assert_same_rows(table, found)
 
@@ -60,9 +59,9 @@ def test_an_aggregation(spark: SparkSession, kept: Path):
         "n": ("*", "count"), "most": ("l_extendedprice", "max"), "tax": ("tax", "sum"),
         "mean": ("tax", "avg"), "first": ("at", "min"), "modes": ("l_shipmode", "count_distinct"),
     }  # fmt: skip
-    arguments = (kept / "items", "l_orderkey", asked)
-    found = arrow_shuffle.aggregate_shuffle(spark, *arguments, **FEW).toArrow()
-    table = arrow_shuffle.aggregate_shuffle(*arguments, **FEW).read_all()
+    groups = open_shuffle(kept / "items").aggregate("l_orderkey", asked)
+    found = groups.to_spark(spark, **FEW).toArrow()
+    table = groups.read(**FEW).read_all()
     assert table.schema.equals(found.schema)
     assert_same_rows(table, found)
 
@@ -86,17 +85,14 @@ SCHEMA = pa.schema(
 
 @guarantee("operations in one process")
 def test_a_function_per_subpartition(spark: SparkSession, kept: Path, tmp_path: Path):
-    arguments = (kept / "items", evening, SCHEMA)
+    mapped = open_shuffle(kept / "items").map_subpartitions(evening, SCHEMA)
     zone = spark.conf.get("spark.sql.session.timeZone")
-    found = arrow_shuffle.map_subpartitions(spark, *arguments, **FEW).toArrow()
-    table = arrow_shuffle.map_subpartitions(*arguments, **FEW, time_zone=zone).read_all()
+    found = mapped.to_spark(spark, **FEW).toArrow()
+    table = mapped.read(**FEW, time_zone=zone).read_all()
     assert table["subpartition"].to_pylist() == found["subpartition"].to_pylist()
     assert_same_rows(table, found)
-    for first, out in (((spark,), "spark"), ((), "here")):
-        here = {} if first else {"time_zone": zone}
-        arrow_shuffle.map_subpartitions(
-            *first, *arguments, into=tmp_path / out, options=FAST, **FEW, **here
-        )
+    mapped.write(tmp_path / "spark", options=FAST, **FEW, spark=spark)
+    mapped.write(tmp_path / "here", options=FAST, **FEW, time_zone=zone)
     spark_s, here_s = (open_shuffle(tmp_path / out) for out in ("spark", "here"))
     assert here_s.subpartition_rows.equals(spark_s.subpartition_rows)
     assert here_s.schema.equals(spark_s.schema)

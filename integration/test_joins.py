@@ -10,8 +10,9 @@ import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import functions as F
 
-import connector
+import arrow_shuffle
 from arrow_format import BroadcastPartitioner, OptionError, SchemaError
+from arrow_shuffle import open_shuffle
 from integration.programs.datasets import lineitem, orders
 from integration.programs.ways import FAST
 from integration.test_broadcast_and_disks import SkewedJoin
@@ -61,12 +62,12 @@ def awkward(
     made = {}
     for name, frame in frames.items():
         path = directory / name
-        connector.write_shuffle(frame, path, keys=["k", "t"], num_subpartitions=N, options=FAST)
+        arrow_shuffle.write_shuffle(frame, path, keys=["k", "t"], num_subpartitions=N, options=FAST)
         made[name] = frame, path
     right = frames["right"]
     everyone = BroadcastPartitioner()
     path = directory / "everyone"
-    connector.write_shuffle(
+    arrow_shuffle.write_shuffle(
         right, path, partitioner=everyone, num_subpartitions=2, options=FAST
     )  # fmt: skip
     made["everyone"] = right, path
@@ -79,7 +80,7 @@ def test_awkward_keys_join_as_in_spark(
     spark: SparkSession, awkward: dict[str, tuple[DataFrame, Path]], how: str
 ):
     (left, left_path), (right, right_path) = awkward["left"], awkward["right"]
-    found = connector.join_shuffles(spark, left_path, right_path, how=how)
+    found = open_shuffle(left_path).join(open_shuffle(right_path), how=how).to_spark(spark)
     expected = left.join(right, on=["k", "t"], how=how)
     assert digest(found) == digest(expected)
     assert {f.name: f.nullable for f in found.schema} == {
@@ -89,13 +90,15 @@ def test_awkward_keys_join_as_in_spark(
 
 def test_a_broadcast_right_side(spark: SparkSession, awkward: dict[str, tuple[DataFrame, Path]]):
     (left, left_path), (right, everyone) = awkward["left"], awkward["everyone"]
-    found = connector.join_shuffles(
-        spark, left_path, everyone, on="t", how="left", suffixes=("", "_r")
+    found = (
+        open_shuffle(left_path)
+        .join(open_shuffle(everyone), on="t", how="left", suffixes=("", "_r"))
+        .to_spark(spark)
     )
     expected = left.join(right.withColumnRenamed("k", "k_r"), on="t", how="left")
     assert digest(found) == digest(expected)
     with pytest.raises(OptionError, match="is broadcast, so each subpartition would return"):
-        connector.join_shuffles(spark, left_path, everyone, on="t", how="full")
+        open_shuffle(left_path).join(open_shuffle(everyone), on="t", how="full").to_spark(spark)
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +110,7 @@ def tpch(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[
     ):
         rows = spark.read.parquet(str(source))
         spark.read.parquet(str(source)).createOrReplaceTempView(name)
-        connector.write_shuffle(
+        arrow_shuffle.write_shuffle(
             rows, directory / name, keys=key, num_subpartitions=200, options=FAST
         )
     return {name: directory / name for name in ("lineitem", "orders")}
@@ -117,8 +120,10 @@ def tpch(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[
 @pytest.mark.parametrize("how", ["inner", "right", "anti"])
 def test_tpch_joins_as_in_sql(spark: SparkSession, tpch: dict[str, Path], how: str):
     small = "o_orderdate < date'1995-01-01'"
-    found = connector.join_shuffles(
-        spark, tpch["lineitem"], tpch["orders"], on=[("l_orderkey", "o_orderkey")], how=how
+    found = (
+        open_shuffle(tpch["lineitem"])
+        .join(open_shuffle(tpch["orders"]), on=[("l_orderkey", "o_orderkey")], how=how)
+        .to_spark(spark)
     )
     expected = spark.sql(
         f"SELECT * FROM lineitem {'LEFT ' * (how == 'anti')}{how} JOIN orders "
@@ -130,10 +135,15 @@ def test_tpch_joins_as_in_sql(spark: SparkSession, tpch: dict[str, Path], how: s
 
 
 def test_revenue_per_priority(spark: SparkSession, tpch: dict[str, Path]):
-    joined = connector.join_shuffles(
-        spark, tpch["lineitem"], tpch["orders"], on=[("l_orderkey", "o_orderkey")],
-        left_columns=["l_extendedprice", "l_discount"], right_columns=["o_orderpriority"],
-    )  # fmt: skip
+    joined = (
+        open_shuffle(tpch["lineitem"])
+        .select("l_extendedprice", "l_discount")
+        .join(
+            open_shuffle(tpch["orders"]).select("o_orderpriority"),
+            on=[("l_orderkey", "o_orderkey")],
+        )
+        .to_spark(spark)
+    )
     assert joined.columns == ["l_extendedprice", "l_discount", "o_orderpriority"]
     joined.createOrReplaceTempView("joined")
     query = (
@@ -158,39 +168,39 @@ def test_what_is_done_with_joined_rows_inside_the_tasks(
     def fail(_: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
         raise KeyError("what") from IndexError("which")
 
-    some = {"left_columns": ["v"], "right_columns": ["w"], "how": "left"}
+    some, others = open_shuffle(left_path).select("v"), open_shuffle(right_path).select("w")
     schema = "n bigint, nulls bigint"
-    parts = connector.join_shuffles(spark, left_path, right_path, then=count, schema=schema, **some)
+    parts = some.join(others, how="left", then=count, schema=schema).to_spark(spark)
     expected = left.join(right, on=["k", "t"], how="left")
     assert parts.agg(F.sum("n"), F.sum("nulls")).first() == (
         expected.agg(F.count("*"), F.count_if(F.isnull("w"))).first()
     )
-    failing = connector.join_shuffles(
-        spark, left_path, right_path, then=fail, schema=schema, **some
-    )
+    failing = some.join(others, how="left", then=fail, schema=schema).to_spark(spark)
     with pytest.raises(PythonException) as caught:
         failing.collect()
     assert "KeyError: 'what'" in str(caught.value)
     assert "IndexError: which" in str(caught.value)
-    assert f"in join_shuffles, subpartitions 0 to {N - 1} of {left_path}" in str(caught.value)
+    assert f"in then of a join, subpartitions 0 to {N - 1} of {left_path} and" in str(caught.value)
     with pytest.raises(OptionError, match="then and schema: expected both or neither"):
-        connector.join_shuffles(spark, left_path, right_path, then=count, **some)
+        some.join(others, how="left", then=count)
 
 
 @guarantee("aggregations")
 def test_tpch_aggregates_as_in_sql(spark: SparkSession, tpch: dict[str, Path]):
-    found = connector.aggregate_shuffle(
-        spark,
-        tpch["lineitem"],
-        ["l_orderkey", "l_returnflag"],
-        {
-            "n": ("*", "count"),
-            "q": ("l_quantity", "sum"),
-            "price": ("l_extendedprice", "avg"),
-            "spread": ("l_discount", "stddev"),
-            "first_day": ("l_shipdate", "min"),
-            "modes": ("l_shipmode", "count_distinct"),
-        },
+    found = (
+        open_shuffle(tpch["lineitem"])
+        .aggregate(
+            ["l_orderkey", "l_returnflag"],
+            {
+                "n": ("*", "count"),
+                "q": ("l_quantity", "sum"),
+                "price": ("l_extendedprice", "avg"),
+                "spread": ("l_discount", "stddev"),
+                "first_day": ("l_shipdate", "min"),
+                "modes": ("l_shipmode", "count_distinct"),
+            },
+        )
+        .to_spark(spark)
     )
     expected = spark.sql(
         "SELECT l_orderkey, l_returnflag, count(*) AS n, sum(l_quantity) AS q, "
@@ -207,15 +217,15 @@ def test_awkward_groups_are_those_of_spark(
     spark: SparkSession, awkward: dict[str, tuple[DataFrame, Path]]
 ):
     left, path = awkward["left"]
-    found = connector.aggregate_shuffle(spark, path, ["t", "k"], [("v", "sum"), ("v", "mean")])
+    found = open_shuffle(path).aggregate(["t", "k"], [("v", "sum"), ("v", "mean")]).to_spark(spark)
     expected = left.groupBy("t", "k").agg(
         F.sum("v").alias("v_sum"), F.avg("v").alias("v_mean")
     )  # fmt: skip
     assert digest(found) == digest(expected)
     with pytest.raises(OptionError, match=r"lack the partition key\(s\) t of"):
-        connector.aggregate_shuffle(spark, path, "k", [("v", "sum")])
+        open_shuffle(path).aggregate("k", [("v", "sum")]).to_spark(spark)
     with pytest.raises(SchemaError, match="which Spark cannot read"):
-        connector.aggregate_shuffle(spark, path, ["k", "t"], [("v", "tdigest")])
+        open_shuffle(path).aggregate(["k", "t"], [("v", "tdigest")]).to_spark(spark)
 
 
 def test_types_that_arrow_does_not_tell_apart(spark: SparkSession, tmp_path: Path):
@@ -224,11 +234,11 @@ def test_types_that_arrow_does_not_tell_apart(spark: SparkSession, tmp_path: Pat
         "id % 3 AS k", "make_dt_interval(0, id) AS s", "cast(id AS interval hour) AS h",
         "concat('A', id) COLLATE UTF8_LCASE AS c", "parse_json(string(id)) AS j",
     )  # fmt: skip
-    connector.write_shuffle(df, tmp_path / "s", keys="k", num_subpartitions=2, options=FAST)
+    arrow_shuffle.write_shuffle(df, tmp_path / "s", keys="k", num_subpartitions=2, options=FAST)
     asked = {"a": ("s", "sum"), "b": ("h", "sum"), "c": ("h", "max"), "d": ("h", "avg"),
              "e": ("c", "first"), "f": ("h", "collect_list"), "g": ("j", "count"),
              "h": ("j", "first")}  # fmt: skip
-    found = connector.aggregate_shuffle(spark, tmp_path / "s", "k", asked)
+    found = open_shuffle(tmp_path / "s").aggregate("k", asked).to_spark(spark)
     sums = [F.sum("s"), F.sum("h"), F.max("h"), F.avg("h")]
     others = [F.first("c"), F.collect_list("h"), F.count("j"), F.first("j")]
     expected = df.groupBy("k").agg(
@@ -240,13 +250,13 @@ def test_types_that_arrow_does_not_tell_apart(spark: SparkSession, tmp_path: Pat
     assert digest(found.select(some)) == digest(expected.select(some))
     assert found.selectExpr("e", "size(f)", "cast(h AS int) % 3 = k").count() == 3
     with pytest.raises(SchemaError, match="'c' has the collation UTF8_LCASE, and only bytes"):
-        connector.aggregate_shuffle(spark, tmp_path / "s", "k", {"c": "max"})
+        open_shuffle(tmp_path / "s").aggregate("k", {"c": "max"}).to_spark(spark)
 
 
 def test_overflow_names_column_and_group(spark: SparkSession, tmp_path: Path):
     df = spark.range(40).selectExpr("id % 3 AS k", "IF(id % 3 = 2, 1L << 60, id) AS v")
-    connector.write_shuffle(df, tmp_path / "s", keys="k", num_subpartitions=2, options=FAST)
-    found = connector.aggregate_shuffle(spark, tmp_path / "s", "k", {"v": "sum"})
+    arrow_shuffle.write_shuffle(df, tmp_path / "s", keys="k", num_subpartitions=2, options=FAST)
+    found = open_shuffle(tmp_path / "s").aggregate("k", {"v": "sum"}).to_spark(spark)
     with pytest.raises(PythonException) as caught:
         found.collect()
     message = "ArithmeticOverflowError: sum(v) of the group k=2 is outside of what int64 holds"
@@ -259,7 +269,7 @@ def test_options_of_aggregations_arrive_in_tasks(
     left, path = awkward["left"]
     asked = {"all": ("t", "count", pc.CountOptions(mode="all")),
              "s": ("v", "stddev", pc.VarianceOptions(ddof=1))}  # fmt: skip
-    found = connector.aggregate_shuffle(spark, path, ["k", "t"], asked)
+    found = open_shuffle(path).aggregate(["k", "t"], asked).to_spark(spark)
     expected = left.groupBy("k", "t").agg(
         F.count("*").alias("all"), F.round(F.stddev("v"), 3).alias("s")
     )
@@ -277,40 +287,42 @@ def test_rows_that_a_partitioner_broadcasts(spark: SparkSession, tmp_path: Path)
     """On a side where they meet each row of the other once, and nowhere else."""
     df = spark.range(600).selectExpr("id % 100 AS k", "id AS v")
     for name, large in (("some", (7, 8)), ("none", ())):
-        connector.write_shuffle(
+        arrow_shuffle.write_shuffle(
             df.withColumnRenamed("v", name), tmp_path / name, num_subpartitions=N, options=FAST,
             partitioner=SkewedOnOneSide("k", large),
         )  # fmt: skip
     some, none = tmp_path / "some", tmp_path / "none"
-    found = connector.join_shuffles(spark, none, some, on="k", how="left")
+    found = open_shuffle(none).join(open_shuffle(some), on="k", how="left").to_spark(spark)
     expected = df.withColumnRenamed("v", "none").join(
         df.withColumnRenamed("v", "some"), on="k", how="left"
     )
     assert digest(found) == digest(expected)
     with pytest.raises(OptionError, match="both have broadcast rows"):
-        connector.join_shuffles(spark, some, some, on="k", suffixes=("_l", "_r"))
+        open_shuffle(some).join(open_shuffle(some), on="k", suffixes=("_l", "_r")).to_spark(spark)
     with pytest.raises(OptionError, match="rows of the shuffle are broadcast"):
-        connector.aggregate_shuffle(spark, some, "k", [([], "count_all")])
+        open_shuffle(some).aggregate("k", [([], "count_all")]).to_spark(spark)
 
 
 def test_keys_of_different_types(spark: SparkSession, tmp_path: Path):
     df = spark.range(9)
     for name, expression in (("int", "cast(id AS int) AS k"), ("date", "date'2020-01-01' AS k"),
                              ("short", "cast(id AS short) AS k")):  # fmt: skip
-        connector.write_shuffle(
+        arrow_shuffle.write_shuffle(
             df.selectExpr(expression), tmp_path / name, keys="k", num_subpartitions=3, options=FAST
         )
     with pytest.raises(OptionError, match="not co-partitioned"):
-        connector.join_shuffles(spark, tmp_path / "int", tmp_path / "date")
+        open_shuffle(tmp_path / "int").join(open_shuffle(tmp_path / "date")).to_spark(spark)
     message = "key 'k' of the left is int32, 'k' of the right int16: cast one of them"
     with pytest.raises(SchemaError, match=message):
-        connector.join_shuffles(spark, tmp_path / "int", tmp_path / "short")
+        open_shuffle(tmp_path / "int").join(open_shuffle(tmp_path / "short")).to_spark(spark)
 
 
 def test_one_hot_key_takes_bounded_memory(spark: SparkSession, tmp_path: Path):
     """Four million pairs of one key, put out piece by piece."""
     for name in "ab":
         df = spark.range(2_000).selectExpr("1 AS k", f"concat(repeat('x', 100), id) AS {name}")
-        connector.write_shuffle(df, tmp_path / name, keys="k", num_subpartitions=4, options=FAST)
-    joined = connector.join_shuffles(spark, tmp_path / "a", tmp_path / "b")
+        arrow_shuffle.write_shuffle(
+            df, tmp_path / name, keys="k", num_subpartitions=4, options=FAST
+        )
+    joined = open_shuffle(tmp_path / "a").join(open_shuffle(tmp_path / "b")).to_spark(spark)
     assert joined.select("a").agg(F.count("a"), F.count_distinct("a")).first() == (4_000_000, 2_000)

@@ -11,6 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 
 import arrow_shuffle
 from arrow_format import OptionError, RangePartitioner
+from arrow_shuffle import open_shuffle
 from integration.programs.ways import FAST
 from tests.support.lake_tables import delete_by_vector, delete_positions, iceberg_table
 
@@ -43,7 +44,7 @@ def test_a_delta_table(spark: SparkSession, tmp_path: Path):
     assert keys_of(tmp_path / "s") == list(range(100, 900))
     by_dataset = write(table.to_pyarrow_dataset(), tmp_path / "d", spark)
     assert by_dataset.num_rows == 900
-    frame = arrow_shuffle.read_shuffle(spark, tmp_path / "d")
+    frame = open_shuffle(tmp_path / "d").to_spark(spark)
     assert frame.schema.simpleString() == "struct<k:bigint,text:string>"
 
 
@@ -64,7 +65,7 @@ def test_an_iceberg_table(spark: SparkSession, tmp_path: Path):
     receipt = write(table, tmp_path / "s", spark, num_map_tasks=2)
     assert (receipt.num_rows, receipt.num_map_outputs) == (995, 2)
     assert keys_of(tmp_path / "s") == [*range(5), *range(10, 1000)]
-    frame = arrow_shuffle.read_shuffle(spark, tmp_path / "s")
+    frame = open_shuffle(tmp_path / "s").to_spark(spark)
     assert frame.schema.simpleString() == "struct<k:bigint,text:string>"
 
 

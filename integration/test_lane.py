@@ -21,12 +21,13 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-import connector
-from arrow_format import RangePartitioner, WriteOptions, open_shuffle
+import arrow_shuffle
+from arrow_format import RangePartitioner, WriteOptions
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.ingest.scan import plan_scan
 from arrow_format.jobs.job import run_map_task
 from arrow_format.keys.partitioner import HashPartitioner
+from arrow_shuffle import open_shuffle
 from connector.session import default_parallelism
 from connector.write import begin_scan_job
 from integration.programs.datasets import flights, lineitem
@@ -44,8 +45,8 @@ def rows_of(path: Path) -> pa.Table:
 
 
 def write(source: object, path: Path, **arguments: Any):
-    arguments = {"num_subpartitions": N, "options": FAST, **arguments}
-    return connector.write_shuffle(source, path, **arguments)
+    arguments = {"num_subpartitions": N, "options": FAST, "spark": True, **arguments}
+    return arrow_shuffle.write_shuffle(source, path, **arguments)
 
 
 def assert_alike(lane: Path, frame: Path) -> None:
@@ -66,7 +67,7 @@ def test_lineitem(spark: SparkSession, tmp_path: Path):
     write(df, tmp_path / "frame", keys="l_orderkey")
     assert receipt.num_map_outputs == default_parallelism(spark) == 2
     assert_alike(tmp_path / "lane", tmp_path / "frame")
-    assert connector.read_shuffle(spark, tmp_path / "lane").schema == df.schema
+    assert open_shuffle(tmp_path / "lane").to_spark(spark).schema == df.schema
     # Either appends to the other.
     write(df.limit(10), tmp_path / "lane", keys="l_orderkey", mode="append")
     write(ds.dataset(files), tmp_path / "frame", keys="l_orderkey", mode="append")
@@ -118,7 +119,7 @@ def test_types_come_back_as_spark_reads_them(spark: SparkSession, tmp_path: Path
     df = spark.read.option("mergeSchema", "true").parquet(str(tmp_path / "in"))
     df = df.select(dataset.schema.names)
     write(dataset, tmp_path / "lane", keys=["k", "legacy", "p"])
-    found = connector.read_shuffle(spark, tmp_path / "lane")
+    found = open_shuffle(tmp_path / "lane").to_spark(spark)
     assert found.schema["nested"].simpleString() == "nested:array<struct<at:timestamp>>"
     assert found.schema == df.schema
     assert found.exceptAll(df).count() == df.exceptAll(found).count() == 0
@@ -145,7 +146,7 @@ def test_nothing_passes_the_filter(spark: SparkSession, tmp_path: Path):
     none = ds.dataset([], schema=dataset.schema, format="parquet")
     assert write(none, tmp_path / "b", keys="dest").num_rows == 0
     for name in "ab":
-        found = connector.read_shuffle(spark, tmp_path / name)
+        found = open_shuffle(tmp_path / name).to_spark(spark)
         assert found.schema == spark.read.parquet(str(flights())).schema
         assert found.count() == 0
 
@@ -156,7 +157,7 @@ def test_types_that_spark_lacks_are_written_all_the_same(spark: SparkSession, tm
     write(ds.dataset(tmp_path / "x.parquet"), tmp_path / "s", keys="k")
     assert sorted(rows_of(tmp_path / "s")["h"].to_pylist()) == [1, 2]
     with pytest.raises(SchemaError, match=r"'h' has type decimal256\(39, 0\), which Spark cannot"):
-        connector.read_shuffle(spark, tmp_path / "s")
+        open_shuffle(tmp_path / "s").to_spark(spark)
 
 
 # What goes wrong ---------------------------------------------------------------------------------
@@ -191,14 +192,18 @@ def test_arguments_that_do_not_go_together(spark: SparkSession, tmp_path: Path):
 
 
 NO_SESSION = """
-import sys, connector, pyarrow.dataset as ds
-connector.write_shuffle(ds.dataset(sys.argv[1]), "s", keys="dest", num_subpartitions=2)
+import sys, arrow_shuffle, pyarrow.dataset as ds
+files = ds.dataset(sys.argv[1])
+arrow_shuffle.write_shuffle(files, "s", keys="dest", num_subpartitions=2, spark=True)
 """
 
 
 def test_without_a_session(tmp_path: Path):
     done = run_python("-c", NO_SESSION, str(flights()), check=False)
-    assert "OptionError: no Spark session is active: start one" in done.stderr
+    assert (
+        "OptionError: no Spark session is active: start one, give it as spark=session"
+        in done.stderr
+    )
 
 
 # Retries, memory ------------------------------------------------------------------------

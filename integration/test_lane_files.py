@@ -19,10 +19,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import orc
 
-import connector
-from arrow_format import open_shuffle
+import arrow_shuffle
 from arrow_format.errors import SchemaError
 from arrow_format.ingest.scan import plan_scan
+from arrow_shuffle import open_shuffle
 from connector.spark_version import SPARK
 from integration.programs.ways import FAST
 from tests.support.exhaustive import exhaustive
@@ -68,11 +68,11 @@ def assert_lane_is_spark_read(
         "options": FAST,
         "mode": "overwrite",
     }
-    connector.write_shuffle(dataset, tmp_path / "lane", columns=plain, spark=spark, **arguments)
-    connector.write_shuffle(df.select(plain), tmp_path / "frame", **arguments)
+    arrow_shuffle.write_shuffle(dataset, tmp_path / "lane", columns=plain, spark=spark, **arguments)
+    arrow_shuffle.write_shuffle(df.select(plain), tmp_path / "frame", **arguments)
     ours, theirs = open_shuffle(tmp_path / "lane"), open_shuffle(tmp_path / "frame")
     assert ours.schema.equals(theirs.schema, check_metadata=True)
-    assert connector.read_shuffle(spark, tmp_path / "lane").schema == df.select(plain).schema
+    assert open_shuffle(tmp_path / "lane").to_spark(spark).schema == df.select(plain).schema
     assert ours.num_rows > 0
     assert rows_of(tmp_path / "lane") == rows_of(tmp_path / "frame")
     for name in refused:
@@ -223,7 +223,7 @@ def test_parquet_of_spark(spark: SparkSession, tmp_path: Path, legacy: str):
         df.withMetadata("s", {"comment": "of s"}).repartition(2).write.parquet(str(files))
     refused = set(columns) - set(TYPES)
     assert_lane_is_spark_read(spark, files, tmp_path, keys=KEYS, refused=refused)
-    lane = connector.read_shuffle(spark, tmp_path / "lane")
+    lane = open_shuffle(tmp_path / "lane").to_spark(spark)
     assert lane.schema["s"].metadata == {"comment": "of s"}
 
 
@@ -395,7 +395,11 @@ def test_files_whose_columns_differ_in_case(spark: SparkSession, tmp_path: Path)
     read = spark.read.parquet(str(tmp_path / "files"))
     assert [row[1] for row in read.collect()] == [5, 5]
     with pytest.raises(Exception, match=r"b\.parquet: has a column 'val' where"):
-        connector.write_shuffle(
-            ds.dataset(tmp_path / "files"), tmp_path / "s", keys="k", num_subpartitions=N
+        arrow_shuffle.write_shuffle(
+            ds.dataset(tmp_path / "files"),
+            tmp_path / "s",
+            keys="k",
+            num_subpartitions=N,
+            spark=spark,
         )
     assert not (tmp_path / "s").exists()

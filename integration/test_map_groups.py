@@ -10,12 +10,9 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PythonException
 
-import connector
-from arrow_format import (
-    HashPartitioner,
-    RangePartitioner,
-    open_shuffle,
-)
+import arrow_shuffle
+from arrow_format import HashPartitioner, RangePartitioner
+from arrow_shuffle import open_shuffle
 from connector.spark_version import SPARK
 from integration.programs.ways import FAST, assert_same_rows
 from tests.support.guarantees import guarantee
@@ -70,8 +67,8 @@ def kept(spark: SparkSession, rows: DataFrame, tmp_path_factory: pytest.TempPath
     path = tmp_path_factory.mktemp("groups") / "kept"
     # In two versions, so that groups span files and regions.
     half = {"keys": ["k", "j"], "num_subpartitions": N, "options": FAST}
-    connector.write_shuffle(rows.where("id % 2 = 0"), path, **half)
-    connector.append_shuffle(rows.where("id % 2 = 1"), path, options=FAST)
+    arrow_shuffle.write_shuffle(rows.where("id % 2 = 0"), path, **half)
+    open_shuffle(path).append(rows.where("id % 2 = 1"), options=FAST)
     return path
 
 
@@ -115,7 +112,7 @@ def test_a_function_sees_what_it_sees_in_apply_in_pandas(
     try:
         spark.conf.set("spark.sql.session.timeZone", zone)
         expected = rows.groupBy("k", "j").applyInPandas(described, SEEN).toArrow()
-        found = connector.map_groups(spark, kept, described, SEEN).toArrow()
+        found = open_shuffle(kept).map_groups(described, SEEN).to_spark(spark).toArrow()
     finally:
         spark.conf.set("spark.sql.session.timeZone", before)
     assert_same_rows(found, expected)
@@ -161,7 +158,7 @@ def test_results_are_cast_as_in_apply_in_pandas(
     try:
         spark.conf.set("spark.sql.session.timeZone", zone)
         expected = rows.groupBy("k", "j").applyInPandas(returned, RETURNED)
-        found = connector.map_groups(spark, kept, returned, RETURNED)
+        found = open_shuffle(kept).map_groups(returned, RETURNED).to_spark(spark)
         assert found.schema == expected.schema
         tables = [frame.toArrow() for frame in (found, expected)]
     finally:
@@ -186,7 +183,7 @@ def test_columns_of_every_type_are_returned_as_in_apply_in_pandas(
 ):
     # Which zero is the key depends on the order of the rows; so does the first row of a group.
     expected = rows.groupBy("k", "j").applyInPandas(changed, rows.schema).drop("k", "t")
-    found = connector.map_groups(spark, kept, changed, rows.schema).drop("k", "t")
+    found = open_shuffle(kept).map_groups(changed, rows.schema).to_spark(spark).drop("k", "t")
     assert found.schema == expected.schema
     tables = [frame.toArrow().sort_by("id") for frame in (found, expected)]
     assert tables[0].schema == tables[1].schema
@@ -213,7 +210,7 @@ def test_values_that_do_not_fit_are_refused_where_apply_in_pandas_refuses_them(
         if safely is not None:
             spark.conf.set(name, safely)
         expected = outcome(rows.groupBy("k", "j").applyInPandas(halves, "n int"))
-        found = outcome(connector.map_groups(spark, kept, halves, "n int"))
+        found = outcome(open_shuffle(kept).map_groups(halves, "n int").to_spark(spark))
     finally:
         spark.conf.unset(name)
     assert found == expected
@@ -233,11 +230,11 @@ def test_columns_by_position_and_a_function_that_fails(
     spark: SparkSession, rows: DataFrame, kept: Path
 ):
     schema = "id bigint, n int"
-    found = connector.map_groups(spark, kept, by_position, schema, columns=["id"])
+    found = open_shuffle(kept).select("id").map_groups(by_position, schema).to_spark(spark)
     expected = rows.groupBy("k", "j").applyInPandas(by_position, schema)
     assert_same_rows(found.toArrow(), expected.toArrow())
     with pytest.raises(PythonException, match=f"in map_groups, the group k=.* of {kept}"):
-        connector.map_groups(spark, kept, fails, schema).collect()
+        open_shuffle(kept).map_groups(fails, schema).to_spark(spark).collect()
 
 
 def in_parts(key: tuple[Any, ...], frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
@@ -273,13 +270,15 @@ def test_iterators_of_frames(spark: SparkSession, rows: DataFrame, kept: Path):
     groups = rows.groupBy("k", "j")
     spark_has_them = SPARK >= (4, 1)
     expected = groups.applyInPandas(in_parts if spark_has_them else whole, schema).toArrow()
-    assert_same_rows(connector.map_groups(spark, kept, in_parts, schema).toArrow(), expected)
+    assert_same_rows(
+        open_shuffle(kept).map_groups(in_parts, schema).to_spark(spark).toArrow(), expected
+    )
     assert 0 < len(expected) < rows.count()
-    found = connector.map_groups(spark, kept, counted, "n bigint").toArrow()
+    found = open_shuffle(kept).map_groups(counted, "n bigint").to_spark(spark).toArrow()
     assert_same_rows(found, groups.count().selectExpr("count AS n").toArrow())
     message = f"the function yielded a dict: expected a pandas.DataFrame\nin map_groups, .* {kept}"
     with pytest.raises(PythonException, match=message):
-        connector.map_groups(spark, kept, wrong, schema).collect()
+        open_shuffle(kept).map_groups(wrong, schema).to_spark(spark).collect()
 
 
 def of_tables(key: tuple[pa.Scalar, ...], rows: pa.Table) -> pa.Table:
@@ -296,9 +295,13 @@ def of_tables(key: tuple[pa.Scalar, ...], rows: pa.Table) -> pa.Table:
 @guarantee("groups")
 def test_tables_in_the_order_that_is_asked_for(spark: SparkSession, rows: DataFrame, kept: Path):
     schema = pa.schema({"n": pa.int64(), "first": pa.int64(), "j": pa.int32(), "hour": pa.string()})
-    found = connector.map_groups(
-        spark, kept, of_tables, schema, sort_by=[("t", "descending"), "id"], filter="id >= 100"
-    ).toArrow()
+    found = (
+        open_shuffle(kept)
+        .select(filter="id >= 100")
+        .map_groups(of_tables, schema, sort_by=[("t", "descending"), "id"])
+        .to_spark(spark)
+        .toArrow()
+    )
     window = "PARTITION BY k, j"
     expected = rows.where("id >= 100").selectExpr(
         f"count(*) OVER ({window}) AS n",
@@ -317,7 +320,7 @@ def test_other_partitioners_and_orders(
 ):
     few = rows.select("id", "k", "t")
     ranges = RangePartitioner("k", bounds=[3.0, 17.0])
-    connector.write_shuffle(
+    arrow_shuffle.write_shuffle(
         few, tmp_path / "s", partitioner=ranges, num_subpartitions=3, sort_by=sort_by, options=FAST
     )
 
@@ -325,7 +328,12 @@ def test_other_partitioners_and_orders(
         assert not sort_by or list(frame["id"]) == sorted(frame["id"])
         return pd.DataFrame({"ids": [sorted(frame["id"])]})
 
-    found = connector.map_groups(spark, tmp_path / "s", listed, "ids array<bigint>").toArrow()
+    found = (
+        open_shuffle(tmp_path / "s")
+        .map_groups(listed, "ids array<bigint>")
+        .to_spark(spark)
+        .toArrow()
+    )
     expected = few.groupBy("k").agg({"id": "collect_list"}).toArrow()
     lists = [sorted(ids) for ids in expected.column(1).to_pylist()]
     assert sorted(found["ids"].to_pylist()) == sorted(lists)
@@ -346,9 +354,8 @@ def test_groups_stay_in_their_subpartitions(
     schema = "k double, j int, id bigint, rank double"
     # Not NaN, for which pandas returns null.
     numbers = "k < 100 OR k IS NULL"
-    receipt = connector.map_groups(
-        spark, kept, scored, schema, filter=numbers, into=tmp_path / "ranks", options=FAST
-    )
+    scores = open_shuffle(kept).select(filter=numbers).map_groups(scored, schema)
+    receipt = scores.write(tmp_path / "ranks", spark=spark, options=FAST)
     ranks = open_shuffle(tmp_path / "ranks")
     assert receipt.num_rows == rows.where(numbers).count()
     assert ranks.partitioner == HashPartitioner("k", "j")
@@ -356,22 +363,24 @@ def test_groups_stay_in_their_subpartitions(
     for number in range(N):
         ids = [shuffle.subpartition(number, ["id"]).read_all()["id"] for shuffle in (ranks, there)]
         assert sorted(ids[0].to_pylist()) == sorted(ids[1].to_pylist())
-    joined = connector.join_shuffles(
-        spark, kept, tmp_path / "ranks", ["k", "j", "id"], left_columns=["t"]
+    joined = (
+        open_shuffle(kept)
+        .select("t")
+        .join(open_shuffle(tmp_path / "ranks"), ["k", "j", "id"])
+        .to_spark(spark)
     )
     expected = rows.where("k < 100 AND j IS NOT NULL").count()
     assert joined.count() == expected
+    all_moved = open_shuffle(kept).map_groups(moved, schema)
     with pytest.raises(PythonException, match="and belongs to subpartition"):
-        connector.map_groups(spark, kept, moved, schema, into=tmp_path / "moved", options=FAST)
+        all_moved.write(tmp_path / "moved", spark=spark, options=FAST)
     assert not (tmp_path / "moved").exists()
-    connector.map_groups(
-        spark, kept, moved, schema, into=tmp_path / "by_id", keys="id", options=FAST
-    )
+    all_moved.write(tmp_path / "by_id", keys="id", spark=spark, options=FAST)
     assert open_shuffle(tmp_path / "by_id").partitioner == HashPartitioner("id")
 
 
 def test_empty_shuffles(spark: SparkSession, rows: DataFrame, tmp_path: Path):
     few = rows.select("id", "k").where("false")
-    connector.write_shuffle(few, tmp_path / "s", keys="k", num_subpartitions=4, options=FAST)
-    found = connector.map_groups(spark, tmp_path / "s", fails, "id bigint")
+    arrow_shuffle.write_shuffle(few, tmp_path / "s", keys="k", num_subpartitions=4, options=FAST)
+    found = open_shuffle(tmp_path / "s").map_groups(fails, "id bigint").to_spark(spark)
     assert found.toArrow().num_rows == 0

@@ -14,20 +14,20 @@ from pyspark.errors import PythonException
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, LongType, StructType
 
-import connector
+import arrow_shuffle
 from arrow_format import (
     BroadcastPartitioner,
     OptionError,
     RoundRobinPartitioner,
     SchemaError,
     ShuffleNotFoundError,
-    open_shuffle,
 )
+from arrow_shuffle import open_shuffle
 from integration.programs.ways import FAST, assert_same_rows
 from tests.support.guarantees import guarantee
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -51,7 +51,7 @@ def counted(subpartition: int, *readers: pa.RecordBatchReader) -> Iterator[pa.Re
 
 def write(df: DataFrame, path: Path, n: int = N, **how: object) -> Path:
     how = how or {"keys": "k"}
-    connector.write_shuffle(df, path, num_subpartitions=n, options=FAST, **how)
+    arrow_shuffle.write_shuffle(df, path, num_subpartitions=n, options=FAST, **how)
     return path
 
 
@@ -69,7 +69,11 @@ def right(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 def test_every_subpartition_once_with_its_rows(spark: SparkSession, left: Path, right: Path):
-    out = connector.map_subpartitions(spark, [left, right], counted, COUNTS)
+    out = (
+        open_shuffle(left)
+        .map_subpartitions(counted, COUNTS, others=open_shuffle(right))
+        .to_spark(spark)
+    )
     found = out.orderBy("subpartition").collect()
     assert [row.subpartition for row in found] == list(range(N))
     assert [row.left for row in found] == open_shuffle(left).subpartition_rows.to_pylist()
@@ -85,11 +89,15 @@ def test_rows_columns_and_lazy_versions(spark: SparkSession, left: Path, right: 
         return list(one)
 
     some = range(2, 30)
-    out = connector.map_subpartitions(
-        spark, [left, right], both, "k bigint, v bigint", columns=[["v", "k"], None],
-        subpartitions=some,
-    )  # fmt: skip
-    expected = connector.read_shuffle(spark, left, columns=["k", "v"], subpartitions=some)
+    out = (
+        open_shuffle(left)
+        .select("v", "k", subpartitions=some)
+        .map_subpartitions(
+            both, "k bigint, v bigint", others=open_shuffle(right).select(subpartitions=some)
+        )
+        .to_spark(spark)
+    )
+    expected = open_shuffle(left).select("k", "v", subpartitions=some).to_spark(spark)
     assert out.columns == ["k", "v"]
     assert_same_rows(out.toArrow(), expected.toArrow())
 
@@ -127,11 +135,14 @@ def test_timestamps_have_the_zone_of_the_session(spark: SparkSession, tmp_path: 
         expected = df.selectExpr(
             "k", "hour(at) AS hour", "array(hour(at)) AS hours", "hour(local) AS local", "at", "all"
         )
-        mapped = connector.map_subpartitions(spark, path, lambda _, rows: hours(rows), schema)
-        assert sorted(mapped.collect()) == sorted(expected.collect())
-        joined = connector.join_shuffles(
-            spark, path, path, on="k", right_columns=[], then=hours, schema=schema
+        mapped = (
+            open_shuffle(path)
+            .map_subpartitions(lambda _, rows: hours(rows), schema)
+            .to_spark(spark)
         )
+        assert sorted(mapped.collect()) == sorted(expected.collect())
+        kept = open_shuffle(path)
+        joined = kept.join(kept.select("k"), on="k", then=hours, schema=schema).to_spark(spark)
         assert sorted(joined.collect()) == sorted(expected.collect())
     finally:
         spark.conf.set("spark.sql.session.timeZone", before)
@@ -140,13 +151,15 @@ def test_timestamps_have_the_zone_of_the_session(spark: SparkSession, tmp_path: 
 def test_the_version_is_that_of_the_call(spark: SparkSession, tmp_path: Path):
     df = spark.range(10).withColumnRenamed("id", "k")
     write(df, tmp_path / "s", 4)
-    first = connector.map_subpartitions(spark, tmp_path / "s", counted, COUNTS)
-    connector.write_shuffle(
+    first = open_shuffle(tmp_path / "s").map_subpartitions(counted, COUNTS).to_spark(spark)
+    arrow_shuffle.write_shuffle(
         df, tmp_path / "s", keys="k", num_subpartitions=4, mode="append", options=FAST
     )
-    second = connector.map_subpartitions(spark, tmp_path / "s", counted, COUNTS)
-    again = connector.map_subpartitions(
-        spark, [tmp_path / "s"] * 2, counted, COUNTS, version=[2, 1]
+    second = open_shuffle(tmp_path / "s").map_subpartitions(counted, COUNTS).to_spark(spark)
+    again = (
+        open_shuffle(tmp_path / "s", 2)
+        .map_subpartitions(counted, COUNTS, others=open_shuffle(tmp_path / "s", 1))
+        .to_spark(spark)
     )
     assert [x.agg(F.sum("left")).first()[0] for x in (first, second)] == [10, 20]
     assert tuple(again.agg(F.sum("left"), F.sum("right")).first()) == (20, 10)
@@ -156,14 +169,18 @@ def test_a_broadcast_shuffle_is_read_by_every_subpartition(
     spark: SparkSession, left: Path, tmp_path: Path
 ):
     everyone = write(spark.range(7), tmp_path / "b", 3, partitioner=BroadcastPartitioner())
-    out = connector.map_subpartitions(spark, [left, everyone], counted, COUNTS)
+    out = (
+        open_shuffle(left)
+        .map_subpartitions(counted, COUNTS, others=open_shuffle(everyone))
+        .to_spark(spark)
+    )
     assert [row.right for row in out.collect()] == [7] * N
 
 
 def test_tiny_subpartitions_share_few_tasks(spark: SparkSession, tmp_path: Path):
     df = spark.range(0, 40_000, 1, 2).withColumnRenamed("id", "k")
     path = write(df, tmp_path / "s", 20_000)
-    out = connector.map_subpartitions(spark, path, counted, COUNTS)
+    out = open_shuffle(path).map_subpartitions(counted, COUNTS).to_spark(spark)
     found = out.withColumn("partition", F.spark_partition_id()).select("partition", "left")
     started = time.perf_counter()
     rows = found.collect()
@@ -194,7 +211,7 @@ def test_a_huge_subpartition_is_streamed(spark: SparkSession, tmp_path: Path):
             yield pa.record_batch({name: [value] for name, value in columns.items()})
 
     schema = "rows bigint, mib bigint, grown bigint"
-    (found,) = connector.map_subpartitions(spark, path, peak, schema).collect()
+    (found,) = open_shuffle(path).map_subpartitions(peak, schema).to_spark(spark).collect()
     assert found.rows == 800_000
     assert found.mib > 450
     assert found.grown < 256
@@ -208,7 +225,12 @@ def test_limit_stops_early_and_closes(spark: SparkSession, left: Path, tmp_path:
         finally:
             (tmp_path / f"closed-{subpartition}").touch()
 
-    out = connector.map_subpartitions(spark, left, endless, "n bigint", subpartitions=range(4))
+    out = (
+        open_shuffle(left)
+        .select(subpartitions=range(4))
+        .map_subpartitions(endless, "n bigint")
+        .to_spark(spark)
+    )
     assert out.limit(5).count() == 5
     deadline = time.monotonic() + 20
     closed = {f"closed-{subpartition}" for subpartition in range(4)}  # each by a task of its own
@@ -232,7 +254,7 @@ def test_the_users_exception_arrives_whole(spark: SparkSession, left: Path):
             raise ZeroDivisionError(f"no {subpartition}")
         yield from ()
 
-    said = failure(connector.map_subpartitions(spark, left, divide, "n bigint"))
+    said = failure(open_shuffle(left).map_subpartitions(divide, "n bigint").to_spark(spark))
     assert "ZeroDivisionError: no 3" in said
     assert "in divide" in said
     assert f"in map_subpartitions, subpartition 3 of {left}" in said
@@ -245,8 +267,11 @@ def test_an_empty_subpartition_that_was_not_expected(spark: SparkSession, left: 
     empty = open_shuffle(left).subpartition_rows.to_pylist().index(0)
     schema = "k bigint, v bigint, s string"
     said = failure(
-        connector.map_subpartitions(spark, left, first, schema, subpartitions=empty)
-    )  # fmt: skip
+        open_shuffle(left)
+        .select(subpartitions=empty)
+        .map_subpartitions(first, schema)
+        .to_spark(spark)
+    )
     assert f"RuntimeError: subpartition {empty} of {left}: the function raised Stop" in said
     assert "the subpartition is empty, or the reader at its end" in said
     assert "in first" in said
@@ -275,7 +300,12 @@ def test_results_of_another_schema(spark: SparkSession, left: Path, result: obje
         return result()
 
     schema = StructType().add("n", LongType(), nullable=False)
-    out = connector.map_subpartitions(spark, left, function, schema, subpartitions=5)
+    out = (
+        open_shuffle(left)
+        .select(subpartitions=5)
+        .map_subpartitions(function, schema)
+        .to_spark(spark)
+    )
     said = failure(out)
     assert f"SchemaError: subpartition 5 of {left}: " in said
     assert message in said
@@ -289,7 +319,12 @@ def test_results_that_only_look_different(spark: SparkSession, left: Path):
         yield pa.record_batch({"n": pa.array([], pa.int32()), "s": text[:0]})
 
     schema = StructType().add("n", IntegerType()).add("s", "string")
-    out = connector.map_subpartitions(spark, left, encoded, schema, subpartitions=[5])
+    out = (
+        open_shuffle(left)
+        .select(subpartitions=[5])
+        .map_subpartitions(encoded, schema)
+        .to_spark(spark)
+    )
     assert [tuple(row) for row in out.collect()] == [(1, "a"), (2, "b"), (3, "a"), (4, "a")]
 
 
@@ -299,26 +334,38 @@ def test_what_is_refused_before_any_task(spark: SparkSession, left: Path, tmp_pa
     ints = write(df.selectExpr("cast(k AS int) AS k"), tmp_path / "i")
     turns = write(df, tmp_path / "t", partitioner=RoundRobinPartitioner())
 
-    def refused(error: type[Exception], message: str, *given: object, **options: object) -> None:
+    kept = open_shuffle(left)
+
+    def counts(*columns: object, others: object = (), subpartitions: object = None) -> DataFrame:
+        rows = kept.select(*columns, subpartitions=subpartitions)
+        return rows.map_subpartitions(counted, COUNTS, others=others).to_spark(spark)
+
+    def refused(error: type[Exception], message: str, ask: Callable[[], object]) -> None:
         with pytest.raises(error, match=message):
-            connector.map_subpartitions(spark, *given, **options)
+            ask()
 
     for path, why in [
         (other, "the left has 40 subpartitions, the right 41"),
         (ints, "the left's key 'k' is int64, the right's 'k' is int32, and equal"),
         (turns, "the left is partitioned by hash, the right by roundrobin"),
     ]:
-        refused(OptionError, f"not co-partitioned: {why}", [left, path], counted, COUNTS)
-    refused(ShuffleNotFoundError, "is not there", [left, tmp_path / "no"], counted, COUNTS)
-    refused(OptionError, "shuffles is empty", [], counted, COUNTS)
-    refused(OptionError, "shuffle 5: expected the path", 5, counted, COUNTS)
-    refused(OptionError, "columns=5: expected a list", left, counted, COUNTS, columns=5)
-    refused(OptionError, "function is int: expected a callable", left, 3, COUNTS)
-    refused(SchemaError, "schema is int: expected a StructType, DDL", left, counted, 3)
-    refused(SchemaError, "column 'x' is not there", left, counted, COUNTS, columns=["x"])
-    refused(OptionError, "a list for each of 1", left, counted, COUNTS, columns=[["k"], ["v"]])
-    refused(OptionError, "out of range", left, counted, COUNTS, subpartitions=N)
-    refused(OptionError, "subpartitions is empty", left, counted, COUNTS, subpartitions=[])
-    refused(OptionError, "expected one for each", left, counted, COUNTS, version=[1, 2])
-    refused(OptionError, "target_partition_bytes=0", left, counted, COUNTS,
-            target_partition_bytes=0)  # fmt: skip
+        apart = open_shuffle(path)
+        refused(OptionError, f"not co-partitioned: {why}", lambda: counts(others=apart))  # noqa: B023
+    refused(ShuffleNotFoundError, "is not there", lambda: open_shuffle(tmp_path / "no"))
+    refused(OptionError, "others is int: expected a shuffle", lambda: counts(others=5))
+    refused(OptionError, "Open it first: open_shuffle", lambda: counts(others=other))
+    refused(OptionError, "Open it first: open_shuffle", lambda: counts(others=[kept, str(other)]))
+    refused(SchemaError, "select: column 5: expected names", lambda: counts(5))
+    refused(OptionError, "function is int: expected a callable",
+            lambda: kept.map_subpartitions(3, COUNTS))  # fmt: skip
+    refused(SchemaError, "schema is int: expected a pyarrow schema, text",
+            lambda: kept.map_subpartitions(counted, 3))  # fmt: skip
+    refused(SchemaError, "column 'x' is not there", lambda: counts("x"))
+    refused(SchemaError, r"select: column \['k'\]: expected names", lambda: counts("v", ["k"]))
+    refused(SchemaError, "select: the list of columns is empty", lambda: counts([]))
+    refused(OptionError, "out of range", lambda: counts(subpartitions=N))
+    refused(OptionError, "subpartitions is empty", lambda: counts(subpartitions=[]))
+    refused(OptionError, "target_partition_bytes=0",
+            lambda: kept.map_subpartitions(counted, COUNTS).to_spark(
+                spark, target_partition_bytes=0
+            ))  # fmt: skip

@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-import arrow_shuffle
 import connector.merge
 from arrow_format import (
     CommitConflictError,
     MergePolicy,
     OptionError,
     collect_garbage,
-    open_shuffle,
     write_shuffle,
 )
+from arrow_shuffle import open_shuffle
 from connector.pickling import pickle_by_value
 from integration.programs.ways import FAST
 from integration.torture.checks import files_beside
@@ -80,7 +79,7 @@ def test_rows_and_their_order_stay(
     path = tmp_path / "s"
     before = written(path, sort_by=sort_by)
     expected = rows_of(before)
-    report = arrow_shuffle.merge_shuffle(spark, path, by=by, policy=SEVERAL, options=FAST)
+    report = open_shuffle(path).merge(by=by, policy=SEVERAL, options=FAST, spark=spark)
     merged = open_shuffle(path)
     assert report.plan.num_tasks > 1
     assert report.num_map_outputs == (6, report.plan.num_tasks)
@@ -101,11 +100,11 @@ def test_rows_and_their_order_stay(
 def test_what_is_not_worth_a_job(spark: SparkSession, tmp_path: Path):
     path = tmp_path / "s"
     written(path, 2)
-    assert arrow_shuffle.merge_shuffle(spark, path).plan.merges == ()
+    assert open_shuffle(path).merge(spark=spark).plan.merges == ()
     with pytest.raises(OptionError, match="by='subpartition' joins regions"):
-        arrow_shuffle.merge_shuffle(spark, path, policy=MergePolicy(rewrite="never"))
+        open_shuffle(path).merge(policy=MergePolicy(rewrite="never"), spark=spark)
     with pytest.raises(CommitConflictError, match="expected_version=1"):
-        arrow_shuffle.merge_shuffle(spark, path, policy=SEVERAL, expected_version=1)
+        open_shuffle(path).merge(policy=SEVERAL, expected_version=1, spark=spark)
     assert open_shuffle(path).version == 2
 
 
@@ -181,10 +180,10 @@ def test_a_killed_task_is_tried_again_or_nothing_changes(
     with_task(monkeypatch, Killed, tmp_path / "marks", times)
     if times > 1:
         with pytest.raises(Exception, match="Python worker exited unexpectedly"):
-            connector.merge.merge_shuffle(spark, path, by=by, policy=SEVERAL, options=FAST)
+            open_shuffle(path).merge(by=by, policy=SEVERAL, options=FAST, spark=spark)
         assert files_below(path) == before
         return
-    report = connector.merge.merge_shuffle(spark, path, by=by, policy=SEVERAL, options=FAST)
+    report = open_shuffle(path).merge(by=by, policy=SEVERAL, options=FAST, spark=spark)
     merged = open_shuffle(path)
     assert len(list((tmp_path / "marks").iterdir())) == 1
     assert rows_of(merged) == expected
@@ -200,7 +199,7 @@ def test_a_collection_leaves_the_files_of_a_live_job_alone(
     path = tmp_path / "s"
     expected = rows_of(written(path))
     with_task(monkeypatch, Collected, tmp_path / "marks")
-    connector.merge.merge_shuffle(spark, path, by=by, policy=SEVERAL, options=FAST)
+    open_shuffle(path).merge(by=by, policy=SEVERAL, options=FAST, spark=spark)
     assert (tmp_path / "marks" / "collected").exists()
     assert rows_of(open_shuffle(path)) == expected
 
@@ -213,7 +212,7 @@ def test_rows_appended_meanwhile_stay(
     path = tmp_path / "s"
     written(path)
     with_task(monkeypatch, Appended, tmp_path / "marks")
-    report = connector.merge.merge_shuffle(spark, path, by=by, policy=SEVERAL, options=FAST)
+    report = open_shuffle(path).merge(by=by, policy=SEVERAL, options=FAST, spark=spark)
     merged, appended = open_shuffle(path), open_shuffle(path, 7)
     assert (report.version, merged.num_rows) == (8, 70_000)
     assert rows_of(merged) == rows_of(appended)
@@ -271,7 +270,7 @@ def test_local_directories(spark: SparkSession, tmp_path: Path, by: MergeBy):
         Path(disk).mkdir()
     expected = rows_of(written(path))
     options = replace(FAST, local_dirs=disks)
-    arrow_shuffle.merge_shuffle(spark, path, by=by, policy=SEVERAL, options=options)
+    open_shuffle(path).merge(by=by, policy=SEVERAL, options=options, spark=spark)
     merged = open_shuffle(path)
     assert len({file.root for output in merged.map_outputs for file in output.files}) > 1
     assert rows_of(merged) == expected
@@ -284,8 +283,9 @@ def test_in_an_object_store(spark: SparkSession, s3: S3Server, by: MergeBy):
     path = f"s3://{s3.new_bucket()}/merged/{by}"
     how = {"storage_options": s3.options}
     expected = rows_of(written(path, **how))
-    report = arrow_shuffle.merge_shuffle(spark, path, by=by, policy=SEVERAL, options=FAST, **how)
-    merged = open_shuffle(path, **how)
+    shuffle = open_shuffle(path, **how)
+    report = shuffle.merge(by=by, policy=SEVERAL, options=FAST, spark=spark)
+    merged = shuffle.newest()
     assert report.plan.num_tasks > 1
     assert rows_of(merged) == expected
     merged.verify()

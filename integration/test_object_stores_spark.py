@@ -19,8 +19,9 @@ import pyarrow.dataset as ds
 import pyarrow.fs
 import pyarrow.parquet as pq
 
-import connector
+import arrow_shuffle
 from arrow_format import write_shuffle
+from arrow_shuffle import open_shuffle
 from integration.programs.ways import assert_same_rows
 from tests.support.guarantees import guarantee
 from tests.support.s3_server import KEY_ID, SECRET
@@ -76,22 +77,24 @@ def main(directory: Path, bucket: str, given: dict[str, str]) -> None:
 
 def by_functions(spark: SparkSession, df: Any, path: str, given: dict[str, str]) -> None:
     arguments = {"keys": "k", "num_subpartitions": N, "storage_options": given}
-    receipt = connector.write_shuffle(df, path, **arguments)
+    receipt = arrow_shuffle.write_shuffle(df, path, **arguments)
     print(receipt, repr(receipt))
-    read = connector.read_shuffle(spark, path, storage_options=given)
+    read = open_shuffle(path, storage_options=given).to_spark(spark)
     assert sorted(row.v for row in read.collect()) == list(range(ROWS))
     show(read)
-    task = connector.ShuffleMapTask(path, schema=df.schema, **arguments)
+    task = arrow_shuffle.ShuffleMapTask(path, schema=df.schema, **arguments)
     print(task, task.job)
     show(df.mapInArrow(task, task.status_schema))
-    counts = connector.map_subpartitions(
-        spark, [path, path], count_rows, "n long", storage_options=given
+    counts = (
+        open_shuffle(path, storage_options=given)
+        .map_subpartitions(count_rows, "n long", others=open_shuffle(path, storage_options=given))
+        .to_spark(spark)
     )
     assert sum(row.n for row in counts.collect()) == ROWS
     show(counts)
     wrong = given | {"aws_access_key_id": "AKIDOFSOMEBODYELSE"}
-    show_error(lambda: connector.read_shuffle(spark, path, storage_options=wrong), "403")
-    gone = connector.read_shuffle(spark, path, storage_options=given)
+    show_error(lambda: open_shuffle(path, storage_options=wrong).to_spark(spark), "403")
+    gone = open_shuffle(path, storage_options=given).to_spark(spark)
     _remove_data(path, given)
     show_error(gone.collect, "ObjectNotFoundError")
 
@@ -133,7 +136,7 @@ def by_streams(spark: SparkSession, path: str, directory: Path, given: dict[str,
     query = run(options, options, "one")
     assert [one["numInputRows"] for one in query.recentProgress if one["numInputRows"]] == [ROWS]
     print(query.recentProgress, query.status)
-    read = connector.read_shuffle(spark, f"{path}-streamed", storage_options=given)
+    read = open_shuffle(f"{path}-streamed", storage_options=given).to_spark(spark)
     assert sorted(row.v for row in read.collect()) == list(range(ROWS))
     wrong = options | {"storage.aws_access_key_id": "AKIDOFSOMEBODYELSE"}
     show_error(lambda: run(options, wrong, "two"), "StorageError")
@@ -187,8 +190,12 @@ def by_environment(directory: Path, bucket: str, environment: dict[str, str]) ->
         seen = df.mapInArrow(environment_of_task, "key string, pid long").distinct().collect()
         assert {row.key for row in seen} == {KEY_ID}
         assert os.getpid() not in {row.pid for row in seen}, "tasks are processes of their own"
-        connector.write_shuffle(df, path, keys="k", num_subpartitions=N)
-        counts = connector.map_subpartitions(spark, [path, path], count_rows, "n long")
+        arrow_shuffle.write_shuffle(df, path, keys="k", num_subpartitions=N)
+        counts = (
+            open_shuffle(path)
+            .map_subpartitions(count_rows, "n long", others=open_shuffle(path))
+            .to_spark(spark)
+        )
         assert sum(row.n for row in counts.collect()) == ROWS
     print("tasks used their environment")
 
@@ -234,10 +241,10 @@ def test_a_dataset_in_the_store_becomes_a_shuffle_in_the_store(spark: SparkSessi
             pq.write_table(table, sink)
     dataset = ds.dataset(f"{bucket}/table", filesystem=files)
     path = f"s3://{bucket}/shuffle"
-    connector.write_shuffle(
+    arrow_shuffle.write_shuffle(
         dataset, path, keys="k", num_subpartitions=N, spark=spark, storage_options=s3.options
     )
-    found = connector.read_shuffle(spark, path, storage_options=s3.options).toArrow()
+    found = open_shuffle(path, storage_options=s3.options).to_spark(spark).toArrow()
     assert_same_rows(found, dataset.to_table())
 
 

@@ -10,9 +10,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 import arrow_format
-import connector
+import arrow_shuffle
 from arrow_format import WriteOptions
 from arrow_format.log.snapshot import VersionSpan
+from arrow_shuffle import open_shuffle
 from connector.source import described as described_source
 from integration.programs.ways import FAST
 
@@ -55,17 +56,17 @@ def test_two_consumers_of_one_path_read_their_own_rows(spark: SparkSession, tmp_
     path = tmp_path / "s"
     kept = WriteOptions(sync=False, result_type="PIPELINED")
     write(path, 0, 10, options=kept)
-    with connector.consume(spark, path, consumer="early") as consumption:
-        assert values(consumption.read()) == list(range(10))
+    with arrow_shuffle.consume(path, consumer="early") as consumption:
+        assert values(consumption.shuffle.to_spark(spark)) == list(range(10))
     write(path, 10, 20, mode="append", options=kept)
     write(path, 20, 30, mode="overwrite", options=kept)
-    late = connector.consume(spark, path, consumer="late")
-    early = connector.consume(spark, path, consumer="early")
+    late = arrow_shuffle.consume(path, consumer="late")
+    early = arrow_shuffle.consume(path, consumer="early")
     assert [one.shuffle.span for one in (late, early)] == [
         VersionSpan(1, 1, 3),
         VersionSpan(0, 1, 3),
     ]
-    frames = [one.read() for one in (late, early)]
+    frames = [one.shuffle.to_spark(spark) for one in (late, early)]
     assert [values(df) for df in frames] == [list(range(30)), list(range(10, 30))]
     for one in (late, early):
         one.commit()
@@ -74,7 +75,7 @@ def test_two_consumers_of_one_path_read_their_own_rows(spark: SparkSession, tmp_
 def test_paths_that_differ_in_case_are_two_shuffles(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "Events", 0, 10)
     write(tmp_path / "events", 100, 105)
-    upper, lower = (connector.read_shuffle(spark, tmp_path / name) for name in ("Events", "events"))
+    upper, lower = (open_shuffle(tmp_path / name).to_spark(spark) for name in ("Events", "events"))
     assert upper.union(lower).count() == 15
     assert values(upper) == list(range(10))
     assert values(lower) == list(range(100, 105))
@@ -87,17 +88,17 @@ def test_a_frame_of_a_shuffle_that_was_removed_is_an_error(
     """Also where another one is there by now, with a version of that number."""
     path = tmp_path / "s"
     write(path, 0, 10)
-    df = connector.read_shuffle(spark, path)
+    df = open_shuffle(path).to_spark(spark)
     shutil.rmtree(path)
     with pytest.raises(Exception, match=r"(?s)ShuffleNotFoundError.*s: is not there; check the"):
         df.collect()
     write(path, 100, 110, mode=mode)
-    df = connector.read_shuffle(spark, path)
+    df = open_shuffle(path).to_spark(spark)
     shutil.rmtree(path)
     write(path, 200, 210, mode=mode)
     with pytest.raises(Exception, match=r"(?s)CorruptShuffleError.*version 1 is another one than"):
         df.collect()
-    assert values(connector.read_shuffle(spark, path)) == list(range(200, 210))
+    assert values(open_shuffle(path).to_spark(spark)) == list(range(200, 210))
 
 
 def test_what_is_read_again_is_registered_once(
@@ -107,7 +108,7 @@ def test_what_is_read_again_is_registered_once(
     write(path, 0, 10)
 
     def read(session: SparkSession) -> list[int]:
-        return values(connector.read_shuffle(session, path))
+        return values(open_shuffle(path).to_spark(session))
 
     assert read(spark) == read(spark) == list(range(10))
     # As foreachBatch makes it for each batch: the same session in another object.
@@ -123,11 +124,11 @@ def test_sessions_have_names_of_their_own(spark: SparkSession, tmp_path: Path) -
     """Also while another session is active, which has the name."""
     write(tmp_path / "s", 0, 10)
     for session in (spark, spark.newSession(), spark.newSession(), spark):
-        assert connector.read_shuffle(session, tmp_path / "s").count() == 10
+        assert open_shuffle(tmp_path / "s").to_spark(session).count() == 10
 
 
 def test_a_global_view_is_made_of_the_source_itself(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark has names of `read_shuffle` in one session; what it finds by itself, in all."""
+    """Spark has names of `to_spark` in one session; what it finds by itself, in all."""
     path = tmp_path / "s"
     write(path, 0, 10)
     write(path, 10, 20, mode="append")
@@ -136,7 +137,7 @@ def test_a_global_view_is_made_of_the_source_itself(spark: SparkSession, tmp_pat
     try:
         by_name.createOrReplaceGlobalTempView("of_shuffle")
         assert values(other.table("global_temp.of_shuffle")) == list(range(10))
-        connector.read_shuffle(spark, path).createOrReplaceGlobalTempView("of_shuffle")
+        open_shuffle(path).to_spark(spark).createOrReplaceGlobalTempView("of_shuffle")
         with pytest.raises(Exception, match="DATA_SOURCE_NOT_EXIST"):
             other.table("global_temp.of_shuffle").collect()
         assert spark.table("global_temp.of_shuffle").count() == 20
@@ -153,7 +154,7 @@ def test_a_session_has_a_limited_number_of_names(
     frames = []
     for version in range(6):
         write(path, 10 * version, 10 * version + 10, mode="append")
-        frames.append(connector.read_shuffle(session, path))
+        frames.append(open_shuffle(path).to_spark(session))
     assert [df.count() for df in frames] == [10, 20, 30, 40, 50, 60]
     assert registered == [
         *(f"arrow_shuffle {path} version {version}" for version in (1, 2, 3)),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import arrow_shuffle
+from arrow_shuffle import open_shuffle
 from connector.pickling import pickle_by_value
 from integration.programs.other_sessions import connect_session, printed_by
 from tests.support.guarantees import guarantee
@@ -91,15 +92,22 @@ def program(spark: SparkSession, directory: Path) -> dict[str, str]:
         "write key": lambda: write(keys="nokey", numSubpartitions="2"),
         "sink": sink,
         "source": source,
-        "user": lambda: arrow_shuffle.map_groups(spark, path, outer, "id long").collect(),
-        "user ends": lambda: arrow_shuffle.map_groups(spark, path, ends, "id long").collect(),
-        "user into": lambda: arrow_shuffle.map_groups(
-            spark, path, outer, "id long", into=directory / "into"
+        "user": lambda: open_shuffle(path).map_groups(outer, "id long").to_spark(spark).collect(),
+        "user ends": lambda: (
+            open_shuffle(path).map_groups(ends, "id long").to_spark(spark).collect()
         ),
-        "user of subpartitions": lambda: arrow_shuffle.map_subpartitions(
-            spark, path, of_subpartition, "id long"
-        ).collect(),
-        "nothing": lambda: arrow_shuffle.map_groups(spark, path, nothing, "id long").collect(),
+        "user into": lambda: (
+            open_shuffle(path).map_groups(outer, "id long").write(directory / "into", spark=spark)
+        ),
+        "user of subpartitions": lambda: (
+            open_shuffle(path)
+            .map_subpartitions(of_subpartition, "id long")
+            .to_spark(spark)
+            .collect()
+        ),
+        "nothing": lambda: (
+            open_shuffle(path).map_groups(nothing, "id long").to_spark(spark).collect()
+        ),
     }
     found = {}
     for name, call in calls.items():

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 PROGRAM = """
 import sys
-import connector
+import arrow_shuffle
 from pyspark.sql import SparkSession
 
 builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
@@ -28,7 +28,7 @@ try:
     writer.save(path)
 except Exception as error:
     print("DATA_SOURCE_NOT_FOUND" in str(error))
-spark.dataSource.register(connector.ArrowShuffleDataSource)
+spark.dataSource.register(arrow_shuffle.ArrowShuffleDataSource)
 writer.save(path)
 print(spark.read.format("arrow_shuffle").load(path).count())
 spark.stop()
@@ -69,17 +69,17 @@ builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "fa
 for name in ("spark.driver.bindAddress", "spark.driver.host"):
     builder = builder.config(name, "127.0.0.1")
 spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
+shuffle = arrow_shuffle.open_shuffle(there)
+always = arrow_shuffle.MergePolicy(rewrite="always")
 for call in (
-    lambda: arrow_shuffle.append_shuffle(spark.range(7), there).num_rows,
-    lambda: arrow_shuffle.read_shuffle(spark, there).count(),
-    lambda: arrow_shuffle.map_groups(spark, there, lambda rows: rows, "id long").count(),
-    lambda: arrow_shuffle.merge_shuffle(
-        spark, there, policy=arrow_shuffle.MergePolicy(rewrite="always")
-    ).version,
+    lambda: shuffle.append(spark.range(7)).num_rows,
+    lambda: shuffle.newest().to_spark(spark).count(),
+    lambda: shuffle.newest().map_groups(lambda rows: rows, "id long").to_spark(spark).count(),
+    lambda: shuffle.merge(policy=always, spark=spark).version,
 ):
     try:
         print(call())
-    except arrow_shuffle.MissingPackageError as error:
+    except arrow_shuffle.errors.MissingPackageError as error:
         print(error)
 print(spark.sparkContext._jsc.sc().statusStore().jobsList(None).size(), "jobs")
 spark.stop()

@@ -8,7 +8,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from arrow_format import OptionError, WriteOptions, open_shuffle, write_shuffle
+from arrow_shuffle import WriteOptions, open_shuffle, write_shuffle
+from arrow_shuffle.errors import OptionError
 from integration.test_documents import run_snippets
 
 ray = pytest.importorskip("ray", reason="ray is not installed: arrow-shuffle[ray]")

@@ -13,16 +13,10 @@ import pytest
 from pyspark.sql import functions as F
 
 import arrow_format
-import connector
-from arrow_format import (
-    BROADCAST,
-    ColumnPartitioner,
-    HashPartitioner,
-    ReadOptions,
-    WriteOptions,
-    open_shuffle,
-)
+import arrow_shuffle
+from arrow_format import BROADCAST, ColumnPartitioner, HashPartitioner, ReadOptions, WriteOptions
 from arrow_format.errors import SchemaError
+from arrow_shuffle import open_shuffle
 from connector.source.described import MOST_CHARACTERS, describe
 from connector.source.reader import ShuffleSourceReader
 from integration.programs.ways import FAST, assert_same_rows
@@ -53,7 +47,7 @@ def skewed(spark: SparkSession) -> DataFrame:
 @pytest.fixture(scope="module")
 def written(skewed: DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("skewed") / "s"
-    connector.write_shuffle(
+    arrow_shuffle.write_shuffle(
         skewed,
         path,
         partitioner=ColumnPartitioner("p"),
@@ -79,12 +73,8 @@ def test_a_skewed_subpartition_is_split_and_each_row_comes_once(
     spark: SparkSession, skewed: DataFrame, written: Path
 ) -> None:
     weight = open_shuffle(written).subpartition_bytes[HOT].as_py()
-    df = connector.read_shuffle(
-        spark,
-        written,
-        split_skewed=True,
-        target_partition_bytes=weight // 4,
-        with_subpartition=True,
+    df = open_shuffle(written).to_spark(
+        spark, split_skewed=True, target_partition_bytes=weight // 4, with_subpartition=True
     )
     tasks = by_spark_partition(df)
     assert sum(found == [HOT] for found, _ in tasks) >= 4
@@ -98,8 +88,8 @@ def test_a_skewed_subpartition_is_split_and_each_row_comes_once(
 
 
 def test_without_the_option_it_is_one_task(spark: SparkSession, written: Path) -> None:
-    df = connector.read_shuffle(
-        spark, written, target_partition_bytes=1 << 10, with_subpartition=True
+    df = open_shuffle(written).to_spark(
+        spark, target_partition_bytes=1 << 10, with_subpartition=True
     )
     assert [found for found, _ in by_spark_partition(df)] == [[one] for one in range(N)]
 
@@ -137,7 +127,7 @@ class MostForAll(HashPartitioner):
 def test_broadcast_rows_of_a_split_subpartition_come_once(
     spark: SparkSession, skewed: DataFrame, tmp_path: Path
 ) -> None:
-    connector.write_shuffle(
+    arrow_shuffle.write_shuffle(
         skewed,
         tmp_path / "s",
         partitioner=MostForAll(["id"]),
@@ -145,12 +135,8 @@ def test_broadcast_rows_of_a_split_subpartition_come_once(
         options=SMALL_REGIONS,
     )
     read = {
-        split: connector.read_shuffle(
-            spark,
-            tmp_path / "s",
-            split_skewed=split,
-            target_partition_bytes=256 << 10,
-            with_subpartition=True,
+        split: open_shuffle(tmp_path / "s").to_spark(
+            spark, split_skewed=split, target_partition_bytes=256 << 10, with_subpartition=True
         )
         for split in (True, False)
     }
@@ -161,7 +147,7 @@ def test_broadcast_rows_of_a_split_subpartition_come_once(
 def test_each_part_of_a_sorted_subpartition_is_in_order(
     spark: SparkSession, skewed: DataFrame, tmp_path: Path
 ) -> None:
-    connector.write_shuffle(
+    arrow_shuffle.write_shuffle(
         skewed,
         tmp_path / "s",
         partitioner=ColumnPartitioner("p"),
@@ -171,12 +157,8 @@ def test_each_part_of_a_sorted_subpartition_is_in_order(
     )
     weight = open_shuffle(tmp_path / "s").subpartition_bytes[HOT].as_py()
     df, whole = (
-        connector.read_shuffle(
-            spark,
-            tmp_path / "s",
-            split_skewed=split,
-            target_partition_bytes=weight // 3,
-            with_subpartition=True,
+        open_shuffle(tmp_path / "s").to_spark(
+            spark, split_skewed=split, target_partition_bytes=weight // 3, with_subpartition=True
         )
         for split in (True, False)
     )
@@ -191,11 +173,11 @@ def test_each_part_of_a_sorted_subpartition_is_in_order(
 def test_a_plan_says_what_is_read(
     spark: SparkSession, written: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    connector.read_shuffle(spark, written, subpartitions=[1, 2, 4], version=1).explain()
+    open_shuffle(written, 1).select(subpartitions=[1, 2, 4]).to_spark(spark).explain()
     assert f"BatchScan arrow_shuffle {written} version 1 subpartitions 1-2,4" in (
         capsys.readouterr().out
     )
-    connector.read_shuffle(spark, written).explain()
+    open_shuffle(written).to_spark(spark).explain()
     assert f"BatchScan arrow_shuffle {written} version 1[" in capsys.readouterr().out
 
 
@@ -213,14 +195,15 @@ def is_from_cache(frame: DataFrame) -> bool:
 
 def test_an_equal_read_uses_what_another_has_cached(spark: SparkSession, written: Path) -> None:
     """Spark sees that they are equal; each is a DataFrame of its own all the same."""
-    read = partial(connector.read_shuffle, spark, written)
+    shuffle = open_shuffle(written)
+    read = partial(shuffle.to_spark, spark)
     cached = read().cache()
     try:
         assert cached.count() == read().count()
         assert is_from_cache(read())
         assert is_from_cache(read().groupBy(read().columns[0]).count())
-        assert not is_from_cache(read(subpartitions=0))
-        assert not is_from_cache(read(columns=read().columns[:1]))
+        assert not is_from_cache(shuffle.select(subpartitions=0).to_spark(spark))
+        assert not is_from_cache(shuffle.select(read().columns[0]).to_spark(spark))
         assert not is_from_cache(read(target_partition_bytes=1 << 20))
         one, other = read(), read()
         pairs = one.join(other, (one["id"] == other["id"]) & (one["p"] < other["p"]))
@@ -236,14 +219,14 @@ def test_an_equal_read_uses_what_another_has_cached(spark: SparkSession, written
 def test_any_path_can_be_described(
     spark: SparkSession, skewed: DataFrame, tmp_path: Path, name: str
 ) -> None:
-    connector.write_shuffle(
+    arrow_shuffle.write_shuffle(
         skewed.limit(20), tmp_path / name, keys="id", num_subpartitions=2, options=FAST
     )
-    assert connector.read_shuffle(spark, tmp_path / name).count() == 20
+    assert open_shuffle(tmp_path / name).to_spark(spark).count() == 20
 
 
 def test_a_limit_stops_early(spark: SparkSession, written: Path) -> None:
-    df = connector.read_shuffle(spark, written, target_partition_bytes=1 << 40)
+    df = open_shuffle(written).to_spark(spark, target_partition_bytes=1 << 40)
     assert len(df.limit(3).collect()) == 3
     assert df.count() == NUM_ROWS
 
@@ -281,7 +264,7 @@ def test_options_of_reading_change_no_row(
     spark: SparkSession, skewed: DataFrame, written: Path, options: ReadOptions
 ) -> None:
     assert_same_rows(
-        connector.read_shuffle(spark, written, options=options).toArrow(), skewed.toArrow()
+        open_shuffle(written, options=options).to_spark(spark).toArrow(), skewed.toArrow()
     )
 
 
@@ -302,16 +285,17 @@ def test_a_column_that_is_not_asked_for_does_not_matter(
     source = spark.read.format("arrow_shuffle")
     columns = ["k", "v"]
     for df in (
-        connector.read_shuffle(spark, path, columns=columns),
+        open_shuffle(path).select(*columns).to_spark(spark),
         source.schema("k bigint, v bigint").load(str(path)),
-        connector.map_subpartitions(
-            spark, path, lambda _, rows: rows, "k bigint, v bigint", columns=columns
-        ),
+        open_shuffle(path)
+        .select(*columns)
+        .map_subpartitions(lambda _, rows: rows, "k bigint, v bigint")
+        .to_spark(spark),
     ):
         assert sorted(tuple(row) for row in df.collect()) == [(1, 3), (2, 4), (2, 5)]
-    joined = connector.join_shuffles(spark, path, path, left_columns=["v"], right_columns=[])
+    joined = open_shuffle(path).select("v").join(open_shuffle(path).select("k")).to_spark(spark)
     assert sorted(tuple(row) for row in joined.collect()) == [(1, 3), *[(2, 4)] * 2, *[(2, 5)] * 2]
-    sums = connector.aggregate_shuffle(spark, path, "k", [("v", "max")])
+    sums = open_shuffle(path).aggregate("k", [("v", "max")]).to_spark(spark)
     assert sorted(tuple(row) for row in sums.collect()) == [(1, 3), (2, 5)]
     with pytest.raises(SchemaError, match=r"column 't' has type timestamp\[ns\], which Spark"):
-        connector.read_shuffle(spark, path)
+        open_shuffle(path).to_spark(spark)

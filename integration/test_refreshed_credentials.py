@@ -5,7 +5,7 @@ import time
 
 import pyspark.sql.functions as sf
 
-import connector
+import arrow_shuffle
 from tests.support.expiring_store import GRACE_S, LIFE_S, PROVIDER_MODULE, expiring
 from tests.support.guarantees import guarantee
 
@@ -25,7 +25,7 @@ def test_tasks_refresh_credentials_by_a_module_that_was_added_to_the_session(spa
         options = store.options | {"credential_provider": "own_credentials:provider"}
         frame = spark.range(0, 90_000, 1, 2).mapInArrow(slowly, "id long")
         began = time.monotonic()
-        connector.write_shuffle(
+        arrow_shuffle.write_shuffle(
             frame, path, keys="id", num_subpartitions=3, storage_options=options
         )
         assert time.monotonic() - began > LIFE_S + GRACE_S

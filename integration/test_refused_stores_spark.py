@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import connector
+import arrow_shuffle
 from arrow_format.storage.put_probe import PROBE_DIRECTORY, ROUNDS, WRITERS
+from arrow_shuffle import open_shuffle
 from tests.support.exhaustive import exhaustive
 from tests.support.guarantees import guarantee
 
@@ -32,7 +33,7 @@ def stored(s3: S3Server) -> dict[str, str]:
 
 
 def by_function(frame: DataFrame, path: str, s3: S3Server, _: Path) -> None:
-    connector.write_shuffle(
+    arrow_shuffle.write_shuffle(
         frame, path, keys="k", num_subpartitions=N, mode="append", storage_options=s3.options
     )
 
@@ -75,7 +76,7 @@ def test_one_process_of_a_write_asks_and_the_others_know(
     bucket = s3.new_bucket()
     with s3.requests(bucket) as requests:
         WAYS[way](rows(spark), f"s3://{bucket}/a", s3, tmp_path)
-    read = connector.read_shuffle(spark, f"s3://{bucket}/a", storage_options=s3.options)
+    read = open_shuffle(f"s3://{bucket}/a", storage_options=s3.options).to_spark(spark)
     assert read.count() == (3_000 if way == "writeStream" else 1_000)
     if way == "writeStream":  # each process of tasks, of which three batches of one task have few
         assert 1 <= probes(requests) <= 3

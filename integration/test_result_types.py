@@ -13,14 +13,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
-import connector
-from arrow_format import (
-    ResultPartitionType,
-    WriteOptions,
-    collect_garbage,
-    open_shuffle,
-    release_shuffle,
-)
+import arrow_shuffle
+from arrow_format import ResultPartitionType, WriteOptions, collect_garbage, release_shuffle
 from arrow_format.errors import (
     BackPressureTimeoutError,
     OptionError,
@@ -29,6 +23,7 @@ from arrow_format.errors import (
     ShuffleNotFoundError,
 )
 from arrow_format.storage.open import open_storage
+from arrow_shuffle import open_shuffle
 from connector.spark_version import ADMISSION_CONTROL
 from tests.support import spark_versions
 from tests.support.consumers import ConsumerRegistry
@@ -43,7 +38,7 @@ N = 4
 
 
 def write_by_function(df, path, **options):
-    connector.write_shuffle(
+    arrow_shuffle.write_shuffle(
         df,
         path,
         num_subpartitions=N,
@@ -54,7 +49,7 @@ def write_by_function(df, path, **options):
 
 
 def write_by_hook(df, path, **options):
-    task = connector.ShuffleMapTask(
+    task = arrow_shuffle.ShuffleMapTask(
         path,
         schema=df.schema,
         num_subpartitions=N,
@@ -62,7 +57,7 @@ def write_by_hook(df, path, **options):
         options=WriteOptions(sync=False, **options),
     )
     statuses = df.mapInArrow(task, task.status_schema).collect()
-    connector.commit_shuffle(task, statuses, mode="append")
+    arrow_shuffle.commit_shuffle(task, statuses, mode="append")
 
 
 def camel(name):
@@ -104,48 +99,50 @@ def test_every_writer_makes_results_and_consumers_keep_to_their_type(spark, tmp_
         write(numbers(spark, 0, 10), path, result_type=kind.name)
         write(numbers(spark, 10, 15), path)
         assert open_shuffle(path).result.type is kind
-        with connector.consume(spark, path, consumer="a") as consumption:
-            assert values(consumption.read()) == list(range(15))
+        with arrow_shuffle.consume(path, consumer="a") as consumption:
+            assert values(consumption.shuffle.to_spark(spark)) == list(range(15))
         if kind is ResultPartitionType.BLOCKING:
             with pytest.raises(Exception, match=r"(?s)ResultReleasedError.*consumed by a"):
                 spark.read.format("arrow_shuffle").load(str(path)).collect()
             assert not data_files(path)
         elif kind.is_pipelined:
             with pytest.raises(RequestTimeoutError):
-                connector.consume(spark, path, consumer="a")
+                arrow_shuffle.consume(path, consumer="a")
             write(numbers(spark, 15, 20), path)
-            with connector.consume(spark, path, consumer="a") as consumption:
-                assert values(consumption.read(columns=["k"])) == list(range(15, 20))
+            with arrow_shuffle.consume(path, consumer="a") as consumption:
+                assert values(consumption.shuffle.select("k").to_spark(spark)) == list(
+                    range(15, 20)
+                )
         else:
-            with connector.consume(spark, path, consumer="a") as consumption:
-                assert values(consumption.read()) == list(range(15))
+            with arrow_shuffle.consume(path, consumer="a") as consumption:
+                assert values(consumption.shuffle.to_spark(spark)) == list(range(15))
 
 
 def test_a_consumption_that_fails_is_repeated(spark, tmp_path):
     path = tmp_path / "s"
     write_by_function(numbers(spark, 0, 5), path, result_type="PIPELINED")
-    with pytest.raises(KeyError), connector.consume(spark, path, consumer="a") as one:
-        raise KeyError(values(one.read()))
-    with connector.consume(spark, path, consumer="a") as again:
-        assert values(again.read()) == [0, 1, 2, 3, 4]
+    with pytest.raises(KeyError), arrow_shuffle.consume(path, consumer="a") as one:
+        raise KeyError(values(one.shuffle.to_spark(spark)))
+    with arrow_shuffle.consume(path, consumer="a") as again:
+        assert values(again.shuffle.to_spark(spark)) == [0, 1, 2, 3, 4]
 
 
 def test_nothing_new_is_an_empty_result_where_that_is_allowed(spark, tmp_path):
     path = tmp_path / "s"
     write_by_function(numbers(spark, 0, 5), path, result_type="PIPELINED")
     for expected in ([0, 1, 2, 3, 4], [], []):
-        with connector.consume(spark, path, consumer="a", allow_empty=True) as consumption:
-            assert values(consumption.read()) == expected
-            assert consumption.read(coalesce=False).columns == ["k"]
+        with arrow_shuffle.consume(path, consumer="a", allow_empty=True) as consumption:
+            assert values(consumption.shuffle.to_spark(spark)) == expected
+            assert consumption.shuffle.to_spark(spark, coalesce=False).columns == ["k"]
     with pytest.raises(RequestTimeoutError):
-        connector.consume(spark, path, consumer="a")
+        arrow_shuffle.consume(path, consumer="a")
 
 
 @pytest.mark.parametrize("wait", ["0s", "300ms"])
 def test_a_consumer_at_a_mistyped_path_leaves_nothing(spark, tmp_path, wait):
     path = tmp_path / "mistyped"
     with pytest.raises(ShuffleNotFoundError):
-        connector.consume(spark, path, consumer="a", request_timeout=wait)
+        arrow_shuffle.consume(path, consumer="a", request_timeout=wait)
     rows = spark.readStream.format("arrow_shuffle").schema("k bigint").option("consumer", "a")
     sink = rows.option("requestTimeout", wait).load(str(path)).writeStream.format("noop")
     query = sink.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
@@ -175,8 +172,8 @@ def test_a_bounded_result_holds_its_producer_back(spark, tmp_path, write):
 
     def consume_late():
         time.sleep(2)
-        with connector.consume(spark, path, consumer="slow") as consumption:
-            seen.extend(values(consumption.read()))
+        with arrow_shuffle.consume(path, consumer="slow") as consumption:
+            seen.extend(values(consumption.shuffle.to_spark(spark)))
 
     seen, began = [], time.monotonic()
     consumer = threading.Thread(target=consume_late)
@@ -185,8 +182,8 @@ def test_a_bounded_result_holds_its_producer_back(spark, tmp_path, write):
     assert time.monotonic() - began > 2
     consumer.join(60)
     assert seen == [0, 1, 2, 3, 4]
-    with connector.consume(spark, path, consumer="slow") as consumption:
-        assert values(consumption.read()) == [5, 6, 7, 8]
+    with arrow_shuffle.consume(path, consumer="slow") as consumption:
+        assert values(consumption.shuffle.to_spark(spark)) == [5, 6, 7, 8]
 
 
 def test_a_read_may_ask_before_the_producer_is_there(spark, tmp_path):
@@ -245,7 +242,7 @@ def test_an_append_of_another_type_is_refused(spark, tmp_path):
         write_by_function(numbers(spark, 3, 5), path, result_type="BLOCKING")
     with pytest.raises(Exception, match="the existing result is PIPELINED"):
         write_by_data_source(numbers(spark, 3, 5), path, result_type="BLOCKING")
-    assert values(connector.read_shuffle(spark, path)) == [0, 1, 2]
+    assert values(open_shuffle(path).to_spark(spark)) == [0, 1, 2]
 
 
 def test_a_released_result_may_be_written_anew(spark, tmp_path):
@@ -253,16 +250,16 @@ def test_a_released_result_may_be_written_anew(spark, tmp_path):
     write_by_data_source(numbers(spark, 0, 3), path)
     assert release_shuffle(path)
     with pytest.raises(ResultReleasedError, match="released by name"):
-        connector.read_shuffle(spark, path)
+        open_shuffle(path).to_spark(spark)
     other = spark.range(4).select(F.col("id").alias("k"), F.lit("x").alias("s"))
     write_by_data_source(other, path)
-    assert values(connector.read_shuffle(spark, path)) == [0, 1, 2, 3]
+    assert values(open_shuffle(path).to_spark(spark)) == [0, 1, 2, 3]
 
 
 APPLICATION = """
 import sys, time
 from pyspark.sql import SparkSession
-import connector
+import arrow_shuffle
 from arrow_format import WriteOptions
 spark = (
     SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
@@ -270,7 +267,7 @@ spark = (
     .config("spark.driver.extraJavaOptions", sys.argv[2]).getOrCreate()
 )
 df = spark.range(5).withColumnRenamed("id", "k")
-connector.write_shuffle(df, sys.argv[1] + "/function", num_subpartitions=2, keys="k",
+arrow_shuffle.write_shuffle(df, sys.argv[1] + "/function", num_subpartitions=2, keys="k",
                         options=WriteOptions(result_type="BLOCKING"))
 (df.write.format("arrow_shuffle").option("keys", "k").option("numSubpartitions", 2)
    .option("resultType", "BLOCKING").mode("append").save(sys.argv[1] + "/source"))
@@ -337,22 +334,22 @@ def test_a_stream_consumes_each_version_once_and_lets_them_go(spark, tmp_path):
     for start in range(0, 30, 10):
         write_by_function(numbers(spark, start, start + 10), path, result_type="PIPELINED")
     follow(spark, path, tmp_path / "out", tmp_path / "c1", "a", maxVersionsPerTrigger=1)
-    assert values(connector.read_shuffle(spark, tmp_path / "out")) == list(range(30))
+    assert values(open_shuffle(tmp_path / "out").to_spark(spark)) == list(range(30))
     assert ConsumerRegistry(open_storage(path)).progress("a") == 3
     write_by_function(numbers(spark, 30, 40), path)
     # Another query of the same name goes on where the first has stopped.
     follow(spark, path, tmp_path / "rest", tmp_path / "c2", "a")
-    assert values(connector.read_shuffle(spark, tmp_path / "rest")) == list(range(30, 40))
+    assert values(open_shuffle(tmp_path / "rest").to_spark(spark)) == list(range(30, 40))
     follow(spark, path, tmp_path / "all", tmp_path / "c3", "b")
-    assert values(connector.read_shuffle(spark, tmp_path / "all")) == list(range(40))
+    assert values(open_shuffle(tmp_path / "all").to_spark(spark)) == list(range(40))
 
 
 @pytest.mark.skipif(ADMISSION_CONTROL, reason="this PySpark tells that a batch has ended")
 def test_a_stream_that_could_not_release_a_result_is_refused(spark, tmp_path):
     write_by_function(numbers(spark, 0, 10), tmp_path / "s", result_type="BLOCKING")
-    with pytest.raises(StreamingQueryException, match=r"arrow_shuffle.consume, or use PySpark"):
+    with pytest.raises(StreamingQueryException, match=r"arrow_shuffle.consume, or use PySpark 4.2"):
         follow(spark, tmp_path / "s", tmp_path / "out", tmp_path / "c", "a")
-    assert connector.read_shuffle(spark, tmp_path / "s").count() == 10
+    assert open_shuffle(tmp_path / "s").to_spark(spark).count() == 10
 
 
 @spark_versions.ADMISSION_CONTROL
@@ -360,9 +357,9 @@ def test_a_blocking_result_goes_when_a_stream_has_consumed_it(spark, tmp_path):
     path = tmp_path / "s"
     write_by_function(numbers(spark, 0, 10), path, result_type="BLOCKING")
     follow(spark, path, tmp_path / "out", tmp_path / "c", "a")
-    assert values(connector.read_shuffle(spark, tmp_path / "out")) == list(range(10))
+    assert values(open_shuffle(tmp_path / "out").to_spark(spark)) == list(range(10))
     with pytest.raises(ResultReleasedError, match="consumed by a"):
-        connector.read_shuffle(spark, path)
+        open_shuffle(path).to_spark(spark)
 
 
 def test_a_second_query_of_the_name_is_refused_while_the_first_runs(spark, tmp_path):
@@ -399,7 +396,7 @@ def test_a_stream_asks_before_the_producer_is_there(spark, tmp_path):
     producer.start()
     follow(spark, path, out, tmp_path / "c", "a", requestTimeout="60s")
     producer.join(60)
-    assert values(connector.read_shuffle(spark, out)) == [0, 1, 2]
+    assert values(open_shuffle(out).to_spark(spark)) == [0, 1, 2]
 
 
 def test_a_stream_holds_back_a_stream(spark, tmp_path):
@@ -426,12 +423,12 @@ def test_a_stream_holds_back_a_stream(spark, tmp_path):
                     break
         time.sleep(1.5)
         assert open_shuffle(path).version == 2
-        with connector.consume(spark, path, consumer="a") as consumption:
-            seen = values(consumption.read())
+        with arrow_shuffle.consume(path, consumer="a") as consumption:
+            seen = values(consumption.shuffle.to_spark(spark))
         while open_shuffle(path).version == 2 and time.monotonic() < deadline:
             time.sleep(0.2)
-        with connector.consume(spark, path, consumer="a", request_timeout="30s") as consumption:
-            seen += values(consumption.read())
+        with arrow_shuffle.consume(path, consumer="a", request_timeout="30s") as consumption:
+            seen += values(consumption.shuffle.to_spark(spark))
         assert seen == list(range(len(seen)))
     finally:
         producer.stop()

@@ -23,8 +23,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-import connector
-from arrow_format import HashPartitioner, ShuffleError, ShuffleNotFoundError, open_shuffle
+import arrow_shuffle
+from arrow_format import HashPartitioner, ShuffleError, ShuffleNotFoundError
+from arrow_shuffle import open_shuffle
 from connector.map_status import status_to_row, statuses_from_rows
 from integration.programs.cluster import ROOT, session_settings
 from integration.programs.processes import executors
@@ -82,8 +83,8 @@ def tagged(spark: SparkSession) -> DataFrame:
     return numbers.mapInArrow(differently, "task int, tag string, v long")
 
 
-def map_task_for(df: DataFrame, path: Path) -> connector.ShuffleMapTask:
-    return connector.ShuffleMapTask(
+def map_task_for(df: DataFrame, path: Path) -> arrow_shuffle.ShuffleMapTask:
+    return arrow_shuffle.ShuffleMapTask(
         path, schema=df.schema, keys="v", num_subpartitions=N, options=FAST
     )
 
@@ -107,7 +108,7 @@ def assert_one_try_each(path: Path, num_rows: list[int]) -> None:
 class DiesBeforeItAnswers:
     """A map task whose first attempt is killed once its files are whole."""
 
-    def __init__(self, task: connector.ShuffleMapTask, whom: str) -> None:
+    def __init__(self, task: arrow_shuffle.ShuffleMapTask, whom: str) -> None:
         self.task = task
         self.whom = whom
 
@@ -151,7 +152,7 @@ def test_an_attempt_that_dies_before_its_status_arrives(
     # The attempt that died left files behind that look finished.
     of_it = list(path.glob(f"map_outputs/*/{UNLUCKY:05d}-0-*.index"))
     assert len(of_it) == 1
-    receipt = connector.commit_shuffle(task, statuses, expected_map_outputs=NUM_TASKS)
+    receipt = arrow_shuffle.commit_shuffle(task, statuses, expected_map_outputs=NUM_TASKS)
     assert receipt.num_map_outputs == NUM_TASKS
     assert not of_it[0].exists()
     num_rows = [row.num_rows for row in sorted(statuses, key=lambda row: row.map_task)]
@@ -193,7 +194,7 @@ def test_a_stage_whose_input_was_lost(
     df = rows.mapInArrow(KillsItsExecutorOnce(tmp_path / "killed"), "k long, v long")
 
     if way == "write_shuffle":
-        connector.write_shuffle(df, path, keys="k", num_subpartitions=N, options=FAST)
+        arrow_shuffle.write_shuffle(df, path, keys="k", num_subpartitions=N, options=FAST)
     else:
         writer = df.write.format("arrow_shuffle").mode("append")
         writer.options(keys="k", numSubpartitions=N).save(str(path))
@@ -257,13 +258,13 @@ ROWS = 60_000
 
 
 def by_function(df: DataFrame, path: Path) -> None:
-    connector.write_shuffle(
+    arrow_shuffle.write_shuffle(
         df, path, partitioner=Waits("id", path.parent), num_subpartitions=N, options=FAST
     )
 
 
 def by_hook(df: DataFrame, path: Path) -> None:
-    task = connector.ShuffleMapTask(
+    task = arrow_shuffle.ShuffleMapTask(
         path,
         schema=df.schema,
         partitioner=Waits("id", path.parent),
@@ -273,9 +274,9 @@ def by_hook(df: DataFrame, path: Path) -> None:
     try:
         statuses = df.mapInArrow(task, task.status_schema).collect()
     except BaseException:
-        connector.abort_shuffle(task)
+        arrow_shuffle.abort_shuffle(task)
         raise
-    connector.commit_shuffle(task, statuses)
+    arrow_shuffle.commit_shuffle(task, statuses)
 
 
 def late_files(path: Path) -> list[Path]:
@@ -314,7 +315,7 @@ def test_tasks_of_a_cancelled_job_that_run_on(
     else:
         time.sleep(0.5)
         assert not path.exists()
-    connector.write_shuffle(
+    arrow_shuffle.write_shuffle(
         df, path, keys="id", num_subpartitions=N, options=FAST
     )  # fmt: skip
     assert sorted(open_shuffle(path).read().read_all()["id"].to_pylist()) == list(range(ROWS))
@@ -341,7 +342,7 @@ class Lingers:
     Spark takes its input away once the twin has won.
     """
 
-    def __init__(self, task: connector.ShuffleMapTask, go_on: Path) -> None:
+    def __init__(self, task: arrow_shuffle.ShuffleMapTask, go_on: Path) -> None:
         self.task = task
         self.go_on = go_on
 
@@ -363,12 +364,12 @@ def main(url: str, directory: Path) -> None:
     with spark_session(directory / "spark", master=url, settings=settings) as spark:
         spark.sparkContext.setLogLevel("OFF")
         df = spark.range(0, ROWS, 1, NUM_TASKS)
-        task = connector.ShuffleMapTask(
+        task = arrow_shuffle.ShuffleMapTask(
             path, schema=df.schema, keys="id", num_subpartitions=N, options=FAST
         )
         lingers = Lingers(task, directory / "go on")
         statuses = df.mapInArrow(lingers, task.status_schema).collect()
-        connector.commit_shuffle(task, statuses, expected_map_outputs=NUM_TASKS)
+        arrow_shuffle.commit_shuffle(task, statuses, expected_map_outputs=NUM_TASKS)
         at_commit = [str(file) for file in late_files(path)]
         (directory / "go on").touch()
         wait_for(lambda: late_files(path))
@@ -420,13 +421,13 @@ def test_mixed_attempts_of_one_map_task_cannot_be_committed(spark: SparkSession,
         ([mixed, *one[1:]], "not those of one attempt"),
     ]:
         with pytest.raises(ShuffleError, match=message):
-            connector.commit_shuffle(task, pa.Table.from_pylist(statuses))
+            arrow_shuffle.commit_shuffle(task, pa.Table.from_pylist(statuses))
         with pytest.raises(ShuffleNotFoundError):
             open_shuffle(path)
 
     # Of each map task whichever attempt, but whole.
     chosen = [other[0], *one[1:]]
-    connector.commit_shuffle(task, pa.Table.from_pylist(chosen), expected_map_outputs=NUM_TASKS)
+    arrow_shuffle.commit_shuffle(task, pa.Table.from_pylist(chosen), expected_map_outputs=NUM_TASKS)
     assert_one_try_each(path, [row["num_rows"] for row in chosen])
     assert files_beside(str(path)) == []
 

@@ -10,9 +10,10 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 
-import connector
-from arrow_format import WriteOptions, merge_shuffle, open_shuffle, write_shuffle
+import arrow_shuffle
+from arrow_format import WriteOptions, merge_shuffle, write_shuffle
 from arrow_format.errors import SchemaError
+from arrow_shuffle import open_shuffle
 from connector.spark_version import ADMISSION_CONTROL
 from tests.support.guarantees import guarantee
 
@@ -36,18 +37,18 @@ def by_source(df: DataFrame, path: Path, evolves: bool) -> None:
 
 def by_function(df: DataFrame, path: Path, evolves: bool) -> None:
     options = WriteOptions(sync=False, schema_evolution=evolves)
-    connector.write_shuffle(
+    arrow_shuffle.write_shuffle(
         df, str(path), keys="k", num_subpartitions=N, mode="append", options=options
     )
 
 
 def by_hook(df: DataFrame, path: Path, evolves: bool) -> None:
     options = WriteOptions(sync=False, schema_evolution=evolves)
-    task = connector.ShuffleMapTask(
+    task = arrow_shuffle.ShuffleMapTask(
         str(path), schema=df.schema, keys="k", num_subpartitions=N, options=options
     )
     statuses = df.mapInArrow(task, task.status_schema).collect()
-    connector.commit_shuffle(task, statuses, mode="append")
+    arrow_shuffle.commit_shuffle(task, statuses, mode="append")
 
 
 WAYS = [by_source, by_function, by_hook]
@@ -133,14 +134,18 @@ def test_a_join_and_an_aggregation_of_old_and_new_files(spark: SparkSession, tmp
     for path in (left, right):
         by_source(spark.range(100).selectExpr("id AS k", "CAST(id AS INT) AS a"), path, False)
         by_source(spark.range(50, 150).selectExpr("id AS a", "'new' AS b", "id AS k"), path, True)
-    joined = connector.join_shuffles(spark, str(left), str(right), on="k", suffixes=("", "_right"))
+    joined = (
+        open_shuffle(str(left))
+        .join(open_shuffle(str(right)), on="k", suffixes=("", "_right"))
+        .to_spark(spark)
+    )
     counts = joined.groupBy("k").count().collect()
     assert {row.k: row["count"] for row in counts} == {
         k: 4 if 50 <= k < 100 else 1 for k in range(150)
     }
     assert dict(joined.dtypes)["a"] == "bigint"
     asked = {"total": ("a", "sum"), "news": ("b", "count")}
-    total = connector.aggregate_shuffle(spark, str(left), "k", asked)
+    total = open_shuffle(str(left)).aggregate("k", asked).to_spark(spark)
     sums = {row.k: (row.total, row.news) for row in total.collect()}
     assert sums == {k: (k * (2 if 50 <= k < 100 else 1), int(k >= 50)) for k in range(150)}
 
@@ -158,8 +163,11 @@ def test_functions_get_rows_with_all_columns(spark: SparkSession, tmp_path: Path
     path = tmp_path / "s"
     by_source(spark.range(100).selectExpr("id AS k", "CAST(id AS INT) AS a"), path, False)
     by_source(spark.range(50).selectExpr("id AS a", "'new' AS b", "id AS k"), path, True)
-    counts = connector.map_subpartitions(
-        spark, str(path), widths, "lacking long, having long", columns=["a", "b"]
+    counts = (
+        open_shuffle(str(path))
+        .select("a", "b")
+        .map_subpartitions(widths, "lacking long, having long")
+        .to_spark(spark)
     )
     assert counts.groupBy().sum().first() == (100, 50)
 

@@ -15,9 +15,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
-import connector
-from arrow_format import OptionError, RangePartitioner, SchemaError, open_shuffle
+import arrow_shuffle
+from arrow_format import OptionError, RangePartitioner, SchemaError
 from arrow_format.keys.sort_keys import ORDERS
+from arrow_shuffle import open_shuffle
 from connector.range_sample import WEIGHT, thinned
 from integration.programs.datasets import lineitem as lineitem_files
 from integration.programs.ways import FAST, assert_same_rows
@@ -124,11 +125,11 @@ def test_every_subpartition_is_in_sparks_order(
     df = spark.createDataFrame(table)
     path = tmp_path_factory.mktemp("sorted") / "shuffle"
 
-    connector.write_shuffle(
+    arrow_shuffle.write_shuffle(
         df.repartition(2), path, keys="v", num_subpartitions=n, sort_by=keys, options=FAST
     )
 
-    rows = connector.read_shuffle(spark, path, with_subpartition=True)
+    rows = open_shuffle(path).to_spark(spark, with_subpartition=True)
     found = rows.toArrow()
     by_subpartition = [("_subpartition", "ascending"), *keys]
     assert sorted(found["v"].to_pylist()) == list(range(table.num_rows))
@@ -146,12 +147,12 @@ def test_ranges_sorted_by_their_keys_are_order_by(
     df = spark.createDataFrame(table).repartition(2)
     path = tmp_path_factory.mktemp("ranges") / "shuffle"
 
-    connector.write_shuffle(
+    arrow_shuffle.write_shuffle(
         df, path, partitioner=RangePartitioner(keys=keys), num_subpartitions=n, sort_by=keys,
         options=FAST,
     )  # fmt: skip
 
-    found = connector.read_shuffle(spark, path).toArrow()
+    found = open_shuffle(path).to_spark(spark).toArrow()
     assert sorted(found["v"].to_pylist()) == list(range(table.num_rows))
     assert keys_of(found, keys) == ordered(df, keys)
 
@@ -173,17 +174,17 @@ def lineitem(spark: SparkSession) -> DataFrame:
 
 
 def by_function(df: DataFrame, path: Path, partitioner: RangePartitioner) -> None:
-    connector.write_shuffle(
+    arrow_shuffle.write_shuffle(
         df, path, partitioner=partitioner, num_subpartitions=N, sort_by=KEYS, options=FAST
     )
 
 
 def by_hook(df: DataFrame, path: Path, partitioner: RangePartitioner) -> None:
-    task = connector.ShuffleMapTask(
+    task = arrow_shuffle.ShuffleMapTask(
         path, schema=df.schema, partitioner=partitioner, num_subpartitions=N, sort_by=KEYS,
         options=FAST,
     )  # fmt: skip
-    connector.commit_shuffle(task, df.mapInArrow(task, task.status_schema).collect())
+    arrow_shuffle.commit_shuffle(task, df.mapInArrow(task, task.status_schema).collect())
 
 
 def options_of(partitioner: RangePartitioner) -> dict[str, str]:
@@ -223,7 +224,7 @@ WAYS = {
 
 @pytest.fixture(scope="module")
 def partitioner(lineitem: DataFrame) -> RangePartitioner:
-    return connector.sample_range_partitioner(lineitem, KEYS, N)
+    return arrow_shuffle.sample_range_partitioner(lineitem, KEYS, N)
 
 
 @pytest.fixture(scope="module")
@@ -245,11 +246,11 @@ def test_lineitem_in_order(
     shuffle = open_shuffle(path)
     assert shuffle.sort_by == tuple(KEYS)
     assert shuffle.partitioner == partitioner
-    assert connector.read_shuffle(spark, path).toArrow().equals(expected)
-    one_each = connector.read_shuffle(spark, path, coalesce=False)
+    assert open_shuffle(path).to_spark(spark).toArrow().equals(expected)
+    one_each = open_shuffle(path).to_spark(spark, coalesce=False)
     assert one_each.toArrow().equals(expected)
     names = ["l_comment", "l_tax"]
-    some = connector.read_shuffle(spark, path, columns=names, subpartitions=range(3, 9))
+    some = open_shuffle(path).select(*names, subpartitions=range(3, 9)).to_spark(spark)
     rows = np.cumsum([0, *shuffle.subpartition_rows.to_pylist()]).tolist()
     assert some.toArrow().equals(expected.select(names).slice(rows[3], rows[9] - rows[3]))
     assert shuffle.verify().ok
@@ -260,16 +261,17 @@ def test_a_total_sort_of_lineitem_is_order_by(spark: SparkSession, tmp_path: Pat
     names = ["l_shipdate", "l_orderkey", "l_linenumber"]
     files = lineitem_files(0.02)
     rows = spark.read.parquet(str(files))
-    connector.write_shuffle(
+    arrow_shuffle.write_shuffle(
         pyarrow.dataset.dataset(files) if lane else rows,
         tmp_path / "s",
         partitioner=RangePartitioner(keys=names),
+        spark=spark,
         num_subpartitions=7,
         sort_by=names,
         options=FAST,
     )
     expected = rows.orderBy(*names).toArrow()
-    through_spark = connector.read_shuffle(spark, tmp_path / "s").toArrow()
+    through_spark = open_shuffle(tmp_path / "s").to_spark(spark).toArrow()
     assert through_spark.equals(expected)
     alone = open_shuffle(tmp_path / "s").read().read_all()
     assert alone.cast(expected.schema).equals(expected)
@@ -293,7 +295,7 @@ def test_a_write_by_ranges_computes_its_rows_once_for_the_sample_and_once_for_th
         yield from batches
 
     rows = spark.range(0, 50_000, 1, 3).mapInArrow(marked, "id long")
-    receipt = connector.write_shuffle(
+    receipt = arrow_shuffle.write_shuffle(
         rows, tmp_path / "s", partitioner=RangePartitioner(keys="id"), num_subpartitions=8,
         options=FAST,
     )  # fmt: skip
@@ -331,7 +333,7 @@ def test_ranges_are_even_whatever_tasks_have(spark: SparkSession, shape: str):
     rows = tasks_of(spark, lengths)
     keys = rows.toArrow()
     assert keys.num_rows == sum(lengths)
-    bounds = connector.sample_range_partitioner(rows, "id", n)
+    bounds = arrow_shuffle.sample_range_partitioner(rows, "id", n)
     placed = bounds.bind(keys.schema, n, 0)
     counts = sum(np.bincount(placed(batch), minlength=n) for batch in keys.to_batches())
     assert counts.max() < most * keys.num_rows / n
@@ -355,7 +357,7 @@ def test_a_sample_stands_for_all_rows_and_is_few_of_them(spark: SparkSession):
 @pytest.mark.parametrize("num_rows", [0, 1, 2, 5])
 def test_ranges_of_few_rows(spark: SparkSession, num_rows: int):
     rows = spark.range(0, num_rows, 1, 3)
-    partitioner = connector.sample_range_partitioner(rows, [("id", "descending")], 4)
+    partitioner = arrow_shuffle.sample_range_partitioner(rows, [("id", "descending")], 4)
     table = pa.table({"id": pa.array(range(num_rows), pa.int64())})
     assert partitioner == RangePartitioner.sampled(table, [("id", "descending")], 4)
 
@@ -365,13 +367,13 @@ def test_keys_that_are_random_numbers_of_spark_are_sampled_like_others(
     spark: SparkSession, seed: int
 ):
     rows = spark.range(0, 300_000, 1, 2).select(F.rand(seed).alias("k"))
-    bounds = connector.sample_range_partitioner(rows, "k", 10).bounds
+    bounds = arrow_shuffle.sample_range_partitioner(rows, "k", 10).bounds
     assert bounds is not None
     assert np.abs(bounds["k"].to_numpy() - np.linspace(0, 1, 11)[1:-1]).max() < 0.02
 
 
 def test_a_sample_is_the_same_again(lineitem: DataFrame, partitioner: RangePartitioner):
-    assert connector.sample_range_partitioner(lineitem, KEYS, N) == partitioner
+    assert arrow_shuffle.sample_range_partitioner(lineitem, KEYS, N) == partitioner
 
 
 # Appending, and what the data source does without bounds -----------------------------------------
@@ -389,7 +391,7 @@ def test_an_append_takes_order_and_bounds_from_what_is_there(spark: SparkSession
     path = tmp_path / "shuffle"
     df = spark.range(100)
     keys = [("id", "descending")]
-    connector.write_shuffle(
+    arrow_shuffle.write_shuffle(
         df, path, partitioner=RangePartitioner(keys=keys), num_subpartitions=4, sort_by=keys,
         options=FAST,
     )  # fmt: skip
@@ -397,7 +399,7 @@ def test_an_append_takes_order_and_bounds_from_what_is_there(spark: SparkSession
     rows_of(df, path)
     rows_of(df, path, partitioner="range", keys="id desc")
     rows_of(df, path, partitioner="range", keys='[["id", "desc"]]', sortBy="id DESC")
-    connector.write_shuffle(
+    arrow_shuffle.write_shuffle(
         df, path, partitioner=RangePartitioner(keys=keys), num_subpartitions=4, sort_by=keys,
         options=FAST, mode="append",
     )  # fmt: skip
@@ -454,11 +456,11 @@ def test_keys_that_spark_orders_otherwise_are_refused(spark: SparkSession, tmp_p
         ("a", "column 'a' of type list"),
     ]:
         with pytest.raises(SchemaError, match=f"sort_by: {message}"):
-            connector.write_shuffle(
+            arrow_shuffle.write_shuffle(
                 df, tmp_path / "x", keys="a", num_subpartitions=2, sort_by=[name]
             )
         with pytest.raises(SchemaError, match=f"range keys: {message}"):
-            connector.write_shuffle(
+            arrow_shuffle.write_shuffle(
                 df, tmp_path / "x", partitioner=RangePartitioner(name), num_subpartitions=2
             )
     assert not (tmp_path / "x").exists()
@@ -466,7 +468,7 @@ def test_keys_that_spark_orders_otherwise_are_refused(spark: SparkSession, tmp_p
 
 def test_a_task_of_ones_own_needs_bounds(spark: SparkSession, tmp_path: Path):
     with pytest.raises(OptionError, match=r"arrow_shuffle\.sample_range_partitioner"):
-        connector.ShuffleMapTask(
+        arrow_shuffle.ShuffleMapTask(
             tmp_path / "x", schema=spark.range(1).schema, num_subpartitions=3,
             partitioner=RangePartitioner("id"),
         )  # fmt: skip
@@ -475,7 +477,7 @@ def test_a_task_of_ones_own_needs_bounds(spark: SparkSession, tmp_path: Path):
 def test_sorting_does_not_change_what_is_stored(lineitem: DataFrame, tmp_path: Path):
     few = lineitem.limit(20_000).cache()
     for name, sort_by in [("plain", ()), ("sorted", ["l_comment", ("l_tax", "descending")])]:
-        connector.write_shuffle(
+        arrow_shuffle.write_shuffle(
             few, tmp_path / name, keys="l_partkey", num_subpartitions=7, sort_by=sort_by,
             options=FAST,
         )  # fmt: skip

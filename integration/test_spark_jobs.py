@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import arrow_shuffle
-from arrow_format import MergePolicy, open_shuffle
+from arrow_format import MergePolicy
+from arrow_shuffle import open_shuffle
 from connector.pickling import pickle_by_value
 from tests.support.guarantees import guarantee
 from tests.support.spark_session import QUICK_START
@@ -68,11 +69,11 @@ def test_jobs_say_what_they_do_and_to_which_path(spark: SparkSession, tmp_path: 
     began = last_job(spark)
     try:
         arrow_shuffle.write_shuffle(rows, path, keys="k", num_subpartitions=4)
-        arrow_shuffle.append_shuffle(rows, path)
-        arrow_shuffle.merge_shuffle(spark, path, policy=policy)
-        arrow_shuffle.map_groups(spark, path, counted, "k bigint", into=result)
-        arrow_shuffle.join_shuffles(
-            spark, path, result, left_columns=["v"], into=result, mode="overwrite"
+        open_shuffle(path).append(rows)
+        open_shuffle(path).merge(policy=policy, spark=spark)
+        open_shuffle(path).map_groups(counted, "k bigint").write(result, spark=spark)
+        open_shuffle(path).select("v").join(open_shuffle(result)).write(
+            result, mode="overwrite", spark=spark
         )
         after = context.getLocalProperty("spark.job.description"), sorted(context.getJobTags())
         spark.range(3).collect()
@@ -85,7 +86,7 @@ def test_jobs_say_what_they_do_and_to_which_path(spark: SparkSession, tmp_path: 
         f"arrow_shuffle write {path} (append)",
         f"arrow_shuffle merge {path} by subpartition",
         f"arrow_shuffle map_groups {path} into {result} (errorifexists)",
-        f"arrow_shuffle join_shuffles {path}, {result} into {result} (overwrite)",
+        f"arrow_shuffle join {path}, {result} into {result} (overwrite)",
         "mine",
     ]
     for description, tags in found[:-1]:
@@ -97,21 +98,25 @@ def test_jobs_say_what_they_do_and_to_which_path(spark: SparkSession, tmp_path: 
     assert after == ("mine", ["my tag"])
 
 
-@pytest.mark.parametrize("name", ["map_groups", "map_subpartitions", "aggregate", "join"])
+@pytest.mark.parametrize("name", ["map_groups", "map_subpartitions", "aggregation", "join"])
 def test_a_plan_says_what_is_done_to_which_path(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:
     path = str(tmp_path / "s")
     arrow_shuffle.write_shuffle(spark.range(9), path, keys="id", num_subpartitions=2)
     lazy = {
-        "map_groups": lambda: arrow_shuffle.map_groups(spark, path, lambda rows: rows, "id long"),
-        "map_subpartitions": lambda: arrow_shuffle.map_subpartitions(
-            spark, path, lambda number, rows: rows, "id long"
+        "map_groups": lambda: (
+            open_shuffle(path).map_groups(lambda rows: rows, "id long").to_spark(spark)
         ),
-        "aggregate": lambda: arrow_shuffle.aggregate_shuffle(
-            spark, path, "id", {"n": ("*", "count")}
+        "map_subpartitions": lambda: (
+            open_shuffle(path)
+            .map_subpartitions(lambda number, rows: rows, "id long")
+            .to_spark(spark)
         ),
-        "join": lambda: arrow_shuffle.join_shuffles(spark, path, path),
+        "aggregation": lambda: (
+            open_shuffle(path).aggregate("id", {"n": ("*", "count")}).to_spark(spark)
+        ),
+        "join": lambda: open_shuffle(path).join(open_shuffle(path)).to_spark(spark),
     }
     frame = lazy[name]()
     plan = frame._jdf.queryExecution().executedPlan().toString()

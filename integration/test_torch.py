@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from arrow_format import OptionError, SchemaError, WriteOptions, open_shuffle, write_shuffle
+from arrow_shuffle import WriteOptions, open_shuffle, write_shuffle
+from arrow_shuffle.errors import OptionError, SchemaError
 from integration.test_documents import run_snippets
 
 torch = pytest.importorskip("torch", reason="torch is not installed: arrow-shuffle[torch]")

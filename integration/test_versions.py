@@ -11,8 +11,9 @@ import pytest
 from pyspark.errors import PySparkException
 
 import arrow_format
-import connector
+import arrow_shuffle
 from arrow_format.errors import CommitConflictError, ShuffleNotFoundError
+from arrow_shuffle import open_shuffle
 from tests.support.spark_session import SESSION_TIME_ZONE
 
 if TYPE_CHECKING:
@@ -27,10 +28,12 @@ FORMAT = "arrow_shuffle"
 def path(spark: SparkSession, tmp_path: Path) -> Path:
     """Version 1 of ten rows, with a tag (number 2), and a second later version 3 of twenty."""
     path = tmp_path / "shuffle"
-    connector.write_shuffle(spark.range(10), path, keys="id", num_subpartitions=4)
+    arrow_shuffle.write_shuffle(spark.range(10), path, keys="id", num_subpartitions=4)
     arrow_format.tag_shuffle(path, "first")
     time.sleep(1)
-    connector.write_shuffle(spark.range(10), path, keys="id", num_subpartitions=4, mode="append")
+    arrow_shuffle.write_shuffle(
+        spark.range(10), path, keys="id", num_subpartitions=4, mode="append"
+    )
     return path
 
 
@@ -44,14 +47,14 @@ def between(path: Path) -> datetime:
     return datetime.fromtimestamp(entry.committed_at_ms / 1000, UTC) + timedelta(seconds=0.5)
 
 
-def test_read_shuffle_takes_the_zone_of_the_session(spark: SparkSession, path: Path):
+def test_a_version_by_time_and_tag(spark: SparkSession, path: Path):
     moment = between(path)
-    here = moment.astimezone(ZoneInfo(SESSION_TIME_ZONE)).replace(tzinfo=None)
+    here = moment.astimezone(ZoneInfo(SESSION_TIME_ZONE))
     for version in (here, str(here), moment, moment.isoformat(), "first", 1):
-        assert rows(connector.read_shuffle(spark, path, version=version)) == 10
-    assert rows(connector.read_shuffle(spark, path, version=here + timedelta(days=1))) == 20
+        assert rows(open_shuffle(path, version).to_spark(spark)) == 10
+    assert rows(open_shuffle(path, here + timedelta(days=1)).to_spark(spark)) == 20
     with pytest.raises(ShuffleNotFoundError, match="was committed at"):
-        connector.read_shuffle(spark, path, version=here - timedelta(seconds=1))
+        open_shuffle(path, here - timedelta(seconds=1)).to_spark(spark)
 
 
 def test_the_option_takes_times_with_a_zone_and_tags(spark: SparkSession, path: Path):
@@ -77,12 +80,12 @@ def test_writes_that_expect_a_version(spark: SparkSession, path: Path):
         write(3)
     how = {"keys": "id", "num_subpartitions": 4, "mode": "append", "expected_version": 3}
     with pytest.raises(CommitConflictError, match="expected_version=3"):
-        connector.write_shuffle(spark.range(5), path, **how)
-    task = connector.ShuffleMapTask(
+        arrow_shuffle.write_shuffle(spark.range(5), path, **how)
+    task = arrow_shuffle.ShuffleMapTask(
         path, schema=spark.range(5).schema, keys="id", num_subpartitions=4
     )
     statuses = spark.range(5).mapInArrow(task, task.status_schema).collect()
     with pytest.raises(CommitConflictError, match="expected_version=3"):
-        connector.commit_shuffle(task, statuses, mode="append", expected_version=3)
-    receipt = connector.commit_shuffle(task, statuses, mode="append", expected_version=4)
+        arrow_shuffle.commit_shuffle(task, statuses, mode="append", expected_version=3)
+    receipt = arrow_shuffle.commit_shuffle(task, statuses, mode="append", expected_version=4)
     assert (receipt.version, arrow_format.open_shuffle(path).num_rows) == (5, 30)

@@ -26,10 +26,11 @@ import arrow_shuffle
 path = sys.argv[1]
 table = pa.table({"k": range(1000), "v": ["x"] * 1000})
 print(arrow_shuffle.write_shuffle(table, path, num_subpartitions=4, keys="k").num_rows)
-print(arrow_shuffle.open_shuffle(path).to_table(columns=["k"]).num_rows, arrow_shuffle.__file__)
+shuffle = arrow_shuffle.open_shuffle(path)
+print(shuffle.select("k").to_table().num_rows, arrow_shuffle.__file__)
 try:
-    from arrow_shuffle import read_shuffle
-except arrow_shuffle.MissingPackageError as error:
+    shuffle.to_spark()
+except arrow_shuffle.errors.MissingPackageError as error:
     print(error)
 """
 
@@ -100,8 +101,7 @@ def test_without_spark_rows_are_written_and_read(
     assert read.split(maxsplit=1)[0] == "1000"
     assert str(environment.directory) in read
     assert missing == (
-        "connector.read_shuffle needs pyspark, which is not installed: "
-        "pip install 'arrow-shuffle[spark]'"
+        "to_spark() needs pyspark, which is not installed: pip install 'arrow-shuffle[spark]'"
     )
 
 

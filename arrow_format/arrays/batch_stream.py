@@ -115,6 +115,12 @@ class _Use:
 class BatchReader:
     """Record batches of a shuffle, read on demand and once.
 
+    .. code-block:: python
+
+        with orders.read(columns=["price"]) as reader:
+            for batch in reader:
+                print(batch.num_rows)
+
     It has the methods of a :class:`pyarrow.RecordBatchReader` and Arrow's C stream interface, so
     DuckDB, Polars (``pl.DataFrame(reader)``, not ``pl.from_arrow``) and PyArrow
     (``pa.table(reader)``) take it as it is. What accepts PyArrow's own class only takes

@@ -217,8 +217,8 @@ def _keys_of(partitioner: object) -> tuple[str, ...]:
         return names
     kind = known.describe() if isinstance(known, Partitioner) else known
     msg = (
-        f"keys: the shuffle is partitioned by {dict(kind or {}).get('kind')!r}, so that no key "
-        "says where its rows are; give a filter instead"
+        f"key_values: the shuffle is partitioned by {dict(kind or {}).get('kind')!r}, so that no "
+        "key says where its rows are; give a filter instead"
     )
     raise OptionError(msg)
 
@@ -237,23 +237,23 @@ def stored_keys(
     """
     if not isinstance(keys, pa.Table | pa.RecordBatch | Mapping):
         msg = (
-            f"keys is {type(keys).__name__}: expected a pyarrow table or record batch, or a dict "
-            "of columns"
+            f"key_values is {type(keys).__name__}: expected a pyarrow table or record batch, or a "
+            "dict of columns"
         )
         raise OptionError(msg)
     given = list(keys) if isinstance(keys, Mapping) else keys.schema.names
     missing = [name for name in names if name not in given]
     if missing:
         msg = (
-            f"keys: key column {missing[0]!r} is missing; the key columns are {', '.join(names)}, "
-            f"given are {', '.join(map(str, given)) or 'none'}"
+            f"key_values: key column {missing[0]!r} is missing; the key columns are "
+            f"{', '.join(names)}, given are {', '.join(map(str, given)) or 'none'}"
         )
         raise SchemaError(msg)
     surplus = [name for name in given if name not in names or given.count(name) > 1]
     if surplus:
         msg = (
-            f"keys: column {surplus[0]!r} is not a key column, or is given twice; the key columns "
-            f"are {', '.join(names)}"
+            f"key_values: column {surplus[0]!r} is not a key column, or is given twice; the key "
+            f"columns are {', '.join(names)}"
         )
         raise SchemaError(msg)
     # Any column may have a null: such a key has no row where the shuffle has none.
@@ -268,7 +268,7 @@ def stored_keys(
             _check_padded(name, length, columns[list(names).index(name)])
     lengths = {len(c) for c, name in zip(columns, names, strict=True) if name not in single}
     if len(lengths) > 1:
-        msg = f"keys: columns of different lengths: {', '.join(map(str, sorted(lengths)))}"
+        msg = f"key_values: columns of different lengths: {', '.join(map(str, sorted(lengths)))}"
         raise SchemaError(msg)
     num_keys = lengths.pop() if lengths else 1
     columns = [
@@ -283,8 +283,8 @@ def _check_padded(name: str, length: int, column: pa.Array) -> None:
     short = keep(column, pc.less(pc.utf8_length(column), length))
     if len(short):
         msg = (
-            f"keys: column {name!r} is CHAR({length}), whose values are padded with spaces, and "
-            f"{short[0].as_py()!r} is shorter; write {short[0].as_py().ljust(length)!r}"
+            f"key_values: column {name!r} is CHAR({length}), whose values are padded with spaces, "
+            f"and {short[0].as_py()!r} is shorter; write {short[0].as_py().ljust(length)!r}"
         )
         raise SchemaError(msg)
 
@@ -307,7 +307,7 @@ def _is_single(column: Any) -> bool:  # noqa: ANN401  from the user
 
 def _as_stored(column: Any, field: pa.Field) -> pa.Array:  # noqa: ANN401  from the user
     """Return a column of keys in its stored type; SchemaError where a value does not fit."""
-    does_not_fit = f"keys: column {field.name!r} does not fit the stored type {field.type}"
+    does_not_fit = f"key_values: column {field.name!r} does not fit the stored type {field.type}"
     try:
         given = _given(column, field.type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:

@@ -139,8 +139,8 @@ class SparkSettings:
             why = f"{setting} is not {DEFAULTS[setting]} in this session"
             instead = remedy or "set it so, or give an expression of PyArrow"
         else:
-            why = f"that is for {setting} to say, which a data source does not see"
-            instead = f"{remedy}, or give the filter to read_shuffle, which knows the session"
+            why = f"that is for {setting} to say, which only a session knows"
+            instead = f"{remedy}, or run open_shuffle(path).select(filter=...) by to_spark(spark)"
         return f"{what} may mean something else to Spark: {why}; {instead}"
 
 
@@ -199,6 +199,19 @@ def refused_columns(spark_schema: str | None) -> dict[str, str]:
     """
     found = ((field["name"], _refused(field)) for field in _fields(spark_schema))
     return {name: why for name, why in found if why is not None}
+
+
+def collations(spark_schema: str | None, columns: Iterable[str]) -> dict[str, str]:
+    """Return by what Spark compares texts of some columns, in structs too; by path, not bytes."""
+    fields, found = {field["name"]: field for field in _fields(spark_schema)}, {}
+    inside = [(name, fields[name]) for name in columns if name in fields]
+    for path, field in inside:  # which grows meanwhile
+        for name, collation in (_labels(field).get(COLLATIONS) or {}).items():
+            found[path + name.removeprefix(field["name"])] = str(collation).partition(".")[2]
+        if isinstance(field["type"], dict):
+            below = field["type"].get("fields", ())
+            inside += [(f"{path}.{each['name']}", each) for each in below]
+    return found
 
 
 def char_lengths(spark_schema: str | None) -> dict[str, int]:

@@ -21,7 +21,6 @@ from arrow_format.format.codec import (
     check_frame,
     not_of_this_schema,
 )
-from arrow_format.format.column_frames import group_columns
 from arrow_format.format.packed_decoder import Unpacker
 from arrow_format.format.packed_encoder import PackedRows
 
@@ -44,8 +43,34 @@ MAX_EXPANSION = 4
 """A chunk whose rows take more than this many times its bytes in memory is cut as if it had a
 quarter of those: reading a chunk must not take much memory however well its rows are packed."""
 
+MIN_FRAME_BYTES = 4096
+"""Columns of fewer raw bytes share frames: a frame costs some microseconds and some bytes."""
+
 _ZSTD = pa.Codec("zstd")
 """Decompresses into memory of Arrow's pool, which is reused for the next chunk."""
+
+
+def group_columns(raw_lengths: Sequence[int]) -> list[list[int]]:
+    """Return the columns of each frame, by the raw length of each column in a chunk.
+
+    A large column has a frame of its own, so that nothing pays for it that does not need it. Small
+    ones share: a frame is full at :data:`MIN_FRAME_BYTES`.
+    """
+    frames: list[list[int]] = []
+    small: list[int] = []
+    num_bytes = 0
+    for column, raw_length in enumerate(raw_lengths):
+        if raw_length >= MIN_FRAME_BYTES:
+            frames.append([column])
+            continue
+        small.append(column)
+        num_bytes += raw_length
+        if num_bytes >= MIN_FRAME_BYTES:
+            frames.append(small)
+            small, num_bytes = [], 0
+    if small:
+        frames.append(small)
+    return frames
 
 
 class ZstdCodec(Codec):

@@ -7,6 +7,7 @@ import pandas, which takes 0.3 s.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -162,6 +163,7 @@ class StreamSource:
     @staticmethod
     def of(value: Any) -> StreamSource:  # noqa: ANN401
         """Return the rows of a value; SchemaError where it has none."""
+        _refuse_path(value)
         _refuse_frame_of_spark(value)
         return StreamSource(*_as_stream(value), value)
 
@@ -224,14 +226,31 @@ class StreamSource:
         return [name for name in names if not name.startswith("__index_level_")]
 
 
-def _refuse_frame_of_spark(value: object) -> None:
-    """Refuse a Spark DataFrame, whose Arrow C stream collects all of its rows."""
-    if any(kind.__module__.partition(".")[0] == "pyspark" for kind in type(value).__mro__):
+def _refuse_path(value: object) -> None:
+    """Refuse a path, which may be that of files, or was given first."""
+    if isinstance(value, str | os.PathLike):
         msg = (
-            f"source is a Spark {type(value).__name__}: all its rows would pass through this "
-            "process. arrow_shuffle.write_shuffle writes it in Spark's tasks; a small one can be "
-            "given as df.toArrow()"
+            f"source is the path {os.fspath(value)!r}: expected rows. Files are "
+            "pyarrow.dataset.dataset(path), the rows of a shuffle open_shuffle(path); the path of "
+            "what is written comes after them, write_shuffle(rows, path, keys=...)"
         )
+        raise SchemaError(msg)
+
+
+def _refuse_frame_of_spark(value: object) -> None:
+    """Refuse what Spark has besides a DataFrame of its own, and that where Spark does not run."""
+    if any(kind.__module__.partition(".")[0] == "pyspark" for kind in type(value).__mro__):
+        instead = "expected a DataFrame; aggregate it first, as in groups.count()"
+        if type(value).__name__ == "DataFrame" and not hasattr(type(value), "to_spark"):
+            instead = (
+                "all its rows would pass through this process. arrow_shuffle.write_shuffle writes "
+                "it in Spark's tasks; a small one can be given as df.toArrow()"
+            )
+        elif hasattr(type(value), "to_spark"):
+            instead = "expected a DataFrame; give source.to_spark()"
+        elif hasattr(type(value), "toDF"):
+            instead = "expected a DataFrame; give spark.createDataFrame(source)"
+        msg = f"source is a Spark {type(value).__name__}: {instead}"
         raise SchemaError(msg)
 
 

@@ -10,10 +10,11 @@ import pandas as pd
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from arrow_format.integrations.readable import Readable, TaskGroup
+    from arrow_format.read.estimates import TaskGroup
+    from arrow_format.read.shuffle import Shuffle
 
 
-def dask_frame(rows: Readable, groups: Sequence[TaskGroup], columns: Sequence[str] | None) -> Any:  # noqa: ANN401
+def dask_frame(rows: Shuffle, groups: Sequence[TaskGroup], columns: Sequence[str] | None) -> Any:  # noqa: ANN401
     """Return a frame with a partition for each group, which is read when Dask needs it.
 
     Dask asks for fewer columns where a query needs fewer.
@@ -24,9 +25,7 @@ def dask_frame(rows: Readable, groups: Sequence[TaskGroup], columns: Sequence[st
     return dd.from_map(read_partition, tasks, parts, meta=meta, label="shuffle")
 
 
-def read_partition(
-    subpartitions: list[int], rows: Readable, columns: Sequence[str]
-) -> pd.DataFrame:
+def read_partition(subpartitions: list[int], rows: Shuffle, columns: Sequence[str]) -> pd.DataFrame:
     """Read a partition; runs in a task of Dask, which always gives the columns."""
     return _frame(rows.read(subpartitions, columns, ordered=False).read_all())
 

@@ -20,7 +20,7 @@ import pyarrow.dataset as ds
 from arrow_format.arrays.selection import keep
 from arrow_format.errors import OptionError
 from arrow_format.filters.from_arrow import columns_of, parts_of
-from arrow_format.integrations.readable import restricted, small_at_first
+from arrow_format.integrations.pushdown import restricted, small_at_first
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from arrow_format.integrations.readable import Readable
+    from arrow_format.read.shuffle import Shuffle
 
 
 class _RefusingFile(io.RawIOBase):
@@ -70,12 +70,12 @@ class ShuffleDataset(ds.FileSystemDataset):  # type: ignore[misc]
         From joins, sorting and unions of datasets, which read files: take a table first.
     """
 
-    def __init__(self, rows: Readable, ordered: bool = False) -> None:
+    def __init__(self, rows: Shuffle, ordered: bool = False) -> None:
         super().__init__([_REFUSING], rows.schema_of(), _FORMAT)
         self._rows = rows
         self._is_ordered = ordered
 
-    def __reduce__(self) -> tuple[Callable[..., ShuffleDataset], tuple[Readable, bool]]:
+    def __reduce__(self) -> tuple[Callable[..., ShuffleDataset], tuple[Shuffle, bool]]:
         return type(self), (self._rows, self._is_ordered)
 
     def __repr__(self) -> str:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from arrow_format.integrations.epochs import Epochs
-    from arrow_format.integrations.readable import Counted
     from arrow_format.model import Int64Array
+    from arrow_format.read.shuffle import Shuffle
 
 SHARD_BYTES = 8 << 20
 """Bytes in Arrow of a shard, about. Of smaller ones, a chunk would be decoded for each."""
@@ -33,7 +33,7 @@ class EpochReader:
     warned of (:class:`UserWarning`), with what is known of them and what to do.
     """
 
-    def __init__(self, rows: Counted, columns: Sequence[str], epochs: Epochs) -> None:
+    def __init__(self, rows: Shuffle, columns: Sequence[str], epochs: Epochs) -> None:
         self._rows, self._columns, self._epochs = rows, columns, epochs
         groups = rows.task_groups(SHARD_BYTES, columns=columns)
         self._shards = [group.subpartitions for group in groups]
@@ -86,7 +86,7 @@ class EpochReader:
                         break
 
 
-def _warn_unless_mixed(rows: Counted, epochs: Epochs) -> None:
+def _warn_unless_mixed(rows: Shuffle, epochs: Epochs) -> None:
     sizes = to_numpy(rows.subpartition_rows)
     fault = fault_of(sizes, rows.partitioner, epochs)
     if fault is not None:
@@ -99,7 +99,7 @@ def _warn_unless_mixed(rows: Counted, epochs: Epochs) -> None:
         )
 
 
-def _counted(rows: Counted, shards: Sequence[Sequence[int]]) -> Int64Array:
+def _counted(rows: Shuffle, shards: Sequence[Sequence[int]]) -> Int64Array:
     """Count the rows of each shard that a filter keeps, by reading the columns of the filter."""
     counts = np.zeros(rows.num_subpartitions, np.int64)
     with rows.read(columns=[], with_subpartition=True) as reader:

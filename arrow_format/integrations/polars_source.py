@@ -11,18 +11,18 @@ import polars as pl
 from polars.io.plugins import register_io_source
 
 from arrow_format.filters.from_polars import filters_of
-from arrow_format.integrations.readable import restricted, small_at_first
+from arrow_format.integrations.pushdown import restricted, small_at_first
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     import pyarrow as pa
 
-    from arrow_format.integrations.readable import Readable
+    from arrow_format.read.shuffle import Shuffle
 
 
 def lazy_frame(
-    rows: Readable, subpartitions: Iterable[int] | None, *, ordered: bool = False
+    rows: Shuffle, subpartitions: Iterable[int] | None, *, ordered: bool = False
 ) -> pl.LazyFrame:
     """Return a frame that reads rows when it is collected, batch by batch.
 

@@ -13,7 +13,8 @@ from ray.data.datasource import Datasource, ReadTask
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from arrow_format.integrations.readable import Readable, TaskGroup
+    from arrow_format.read.estimates import TaskGroup
+    from arrow_format.read.shuffle import Shuffle
 
     Plan = Callable[[int], Sequence[TaskGroup]]
 
@@ -39,7 +40,7 @@ class ShuffleDatasource(Datasource):  # type: ignore[misc]
 
     def __init__(
         self,
-        rows: Readable,
+        rows: Shuffle,
         columns: Sequence[str] | None,
         plan: Plan,
         *,
@@ -65,7 +66,7 @@ class ShuffleDatasource(Datasource):  # type: ignore[misc]
             for part, group in zip(parts, groups, strict=True)
         ]
 
-    def _task(self, part: Readable, group: TaskGroup, limit: int | None) -> ReadTask:
+    def _task(self, part: Shuffle, group: TaskGroup, limit: int | None) -> ReadTask:
         num_rows = group.num_rows if self._num_rows_known else None
         read = partial(read_blocks, part, group.subpartitions, self._columns)
         return ReadTask(
@@ -77,7 +78,7 @@ class ShuffleDatasource(Datasource):  # type: ignore[misc]
 
 
 def read_blocks(
-    rows: Readable, subpartitions: list[int], columns: Sequence[str] | None
+    rows: Shuffle, subpartitions: list[int], columns: Sequence[str] | None
 ) -> Iterator[pa.Table]:
     """Read blocks of a task; runs in a worker of Ray."""
     reader = rows.read(subpartitions, columns, ordered=False)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from arrow_format.integrations.epochs import Epochs
-    from arrow_format.integrations.readable import Counted
+    from arrow_format.read.shuffle import Shuffle
 
 LARGEST = (1 << 63) - 1
 
@@ -44,12 +44,12 @@ class ShuffleIterableDataset(IterableDataset):  # type: ignore[misc]
     :meth:`load_state_dict` before its loop: the loader goes on with the next batch of that epoch,
     and the batches are those that would have come.
 
-    Parameters are those of :meth:`~arrow_format.read.at_hand.AtHand.to_torch`.
+    Parameters are those of :meth:`arrow_shuffle.Shuffle.to_torch`.
     """
 
     def __init__(
         self,
-        rows: Counted,
+        rows: Shuffle,
         columns: Sequence[str] | None,
         epochs: Epochs,
         *,

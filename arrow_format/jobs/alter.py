@@ -32,6 +32,11 @@ if TYPE_CHECKING:
 class Alteration(Report):
     """A version with the rows of the one before it, and other columns.
 
+    .. code-block:: python
+
+        alteration = orders.rename_columns({"price": "amount"})
+        print(alteration.version, alteration.schema.names)
+
     Parameters
     ----------
     path
@@ -59,40 +64,7 @@ def rename_columns(
 ) -> Alteration:
     """Give columns other names; no file is written, read or moved.
 
-    Keys, sort keys and combined columns may be renamed too. Earlier versions keep the old names.
-    Writes that are under way mean the column that had a name when they began, as do readers. A
-    stream that reads the column fails, and goes on with the new name when it is started again.
-
-    Parameters
-    ----------
-    path
-        Directory or URI of the shuffle.
-    names
-        New names by old ones; all are given at once, so that two columns may swap theirs.
-    expected_version
-        Rename only if no rows were added or taken away, and no columns altered, after that version;
-        None: do not ask.
-    storage_options
-        As for :func:`~arrow_format.open_shuffle`.
-
-    Returns
-    -------
-    Alteration
-        The new version, and its columns.
-
-    Raises
-    ------
-    SchemaError
-        A column is not there, or two would have one name, or names that differ only in case.
-    OptionError
-        The names are none; or a partitioner of your own places the rows, which may name columns.
-    ShuffleNotFoundError
-        There is no shuffle.
-    CommitConflictError
-        Another writer altered one of the columns meanwhile; rows were changed after the expected
-        version; commits of a stream wait to be flushed; or the result was released.
-    StorageError
-        The log could not be written. Its subclass UnsettledCommitError: the store did not answer.
+    Parameters, result and errors are those of :meth:`arrow_shuffle.Shuffle.rename_columns`.
     """
     return alter_columns(
         path, rename=names, expected_version=expected_version, storage_options=storage_options
@@ -108,26 +80,7 @@ def drop_columns(
 ) -> Alteration:
     """Take columns out of a shuffle; no file is written, read or moved.
 
-    It erases nothing: the values stay in the files, and earlier versions have them, until a merge
-    that rewrites has replaced the files and these have been collected. A column of that name that
-    is added later is another one, which is null in all rows of now.
-
-    Parameters
-    ----------
-    path, expected_version, storage_options
-        As for :func:`rename_columns`.
-    names
-        The columns. None may be a key, sort key or combined column, and one has to be left.
-
-    Returns
-    -------
-    Alteration
-        The new version, and its columns.
-
-    Raises
-    ------
-    SchemaError, OptionError, ShuffleNotFoundError, CommitConflictError, StorageError
-        As :func:`rename_columns`; and where a column may not be dropped.
+    Parameters, result and errors are those of :meth:`arrow_shuffle.Shuffle.drop_columns`.
     """
     return alter_columns(
         path,

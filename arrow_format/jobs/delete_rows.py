@@ -85,69 +85,7 @@ def delete_rows(
 ) -> DeletionReceipt:
     """Delete the rows of given keys from the newest version, as a new version.
 
-    Rows that another writer appends meanwhile are kept, those of the keys too: the receipt says
-    so. Earlier versions stay readable and hold the rows until they expire and are collected. Where
-    another writer merges, deletes or overwrites meanwhile, the deletion begins again with the new
-    version, up to :data:`ATTEMPTS` times in all.
-
-    Parameters
-    ----------
-    path
-        Directory or URI of the shuffle, which must be partitioned by the hash or ranges of keys.
-    keys
-        The keys, one per row: exactly the key columns of the partitioner, as a table, record batch
-        or dict of columns; a single value in a dict goes with all of the others. Values are cast to
-        the stored types, where none changes by that; a number is no timestamp. A null
-        is a key like any other, NaN equals NaN, and -0.0 equals 0.0. Without rows nothing happens,
-        but that a transaction is noted.
-    erase
-        Write the files that hold the rows again without them, so that their bytes can go. False:
-        only mark the rows as gone, which costs what they are, and not what their files are. They
-        stay on disk until a merge writes their files again, and the receipt never says that they
-        are gone: that takes another deletion of the keys, with ``erase``.
-    expected_version
-        Delete only if no rows were added or taken away after this version, retries included.
-    transaction
-        An application and its number, as for :func:`~arrow_format.write_shuffle`. A number that was
-        committed before deletes nothing: the result is the receipt of the first time, with
-        ``is_repetition``, whatever the keys are now and whatever became of the rows since. A
-        deletion that finds no row is committed too. None: each call searches and deletes.
-    options
-        Memory, chunk size, level, sync, and local directories for the new files; defaults when
-        None. Its codec is not used: files keep theirs.
-    storage_options
-        As for :func:`~arrow_format.open_shuffle`.
-    on_bytes
-        Called with the stored bytes that were searched or rewritten since the last call.
-
-    Returns
-    -------
-    DeletionReceipt
-        What was deleted, and what still holds the rows. No version is added where no row has a key;
-        where earlier versions may have some, the log says that they are to go.
-
-    Raises
-    ------
-    ShuffleNotFoundError
-        There is no shuffle. Its subclass ``ResultReleasedError``: it was released.
-    OptionError
-        An argument is bad, or the keys of the shuffle do not decide the subpartition of a row.
-    SchemaError
-        The columns are not the key columns, or a value does not fit the stored type.
-    CommitConflictError
-        Rows were added or taken away after ``expected_version``; or other writers replaced the
-        files at each attempt; or a larger number of the application is in the log, and that of the
-        transaction is not, or as a write.
-    CorruptShuffleError, FormatVersionError
-        A file to be searched is damaged or missing.
-    StorageError, OutOfDiskError
-        The files could not be written; or the message says that the deletion was committed, and
-        what failed after that.
-    UnsettledCommitError
-        The store did not answer, and the deletion may still appear.
-
-    After any other error nothing was changed. With a transaction repeat it after any: what was
-    committed returns its receipt.
+    Parameters, result and errors are those of :meth:`arrow_shuffle.Shuffle.delete`.
     """
     options = check_write_options(options)
     check_flag("erase", erase)

@@ -70,8 +70,15 @@ _NOT_IN_LOG = {
 class DeletionReceipt(Report):
     """What a deletion of the rows of given keys did, and what still holds these rows.
 
-    It names no key. Keep it (:meth:`to_json`) until :func:`~arrow_format.erasure_status` says that
-    the last byte is gone. That returns it *looked at*: what holds the rows is then what still does.
+    .. code-block:: python
+
+        receipt = orders.delete({"customer": [17, 18]})
+        text = receipt.to_json()
+        print(orders.erasure_status(arrow_shuffle.DeletionReceipt.from_json(text)).is_gone)
+
+    It names no key. Keep it (:meth:`to_json`) until :meth:`arrow_shuffle.Shuffle.erasure_status`
+    says that the last byte is gone. That returns it *looked at*: what holds the rows is then what
+    still does.
 
     Parameters
     ----------
@@ -130,8 +137,8 @@ class DeletionReceipt(Report):
         no later look says that the last byte is; so :attr:`files` has those with masks alone, and
         bounds were not looked for.
     is_looked_at
-        Whether it is what :func:`~arrow_format.erasure_status` returned. The fields from here on
-        are of the look, and empty without one.
+        Whether it is what :meth:`arrow_shuffle.Shuffle.erasure_status` returned. The fields from
+        here on are of the look, and empty without one.
     versions
         First and last of each range of versions, ascending, that can be opened and name a file of
         the receipt, or one that a merge or a later deletion made of such files after

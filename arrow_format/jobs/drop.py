@@ -88,7 +88,17 @@ _ROUNDS = 3
 
 @dataclass(frozen=True, slots=True)
 class DropReceipt(Report):
-    """What :func:`arrow_format.drop_shuffle` removed.
+    """What :func:`~arrow_shuffle.drop_shuffle` removed.
+
+    .. code-block:: python
+
+        receipt = arrow_shuffle.drop_shuffle("/data/orders")
+        print(receipt.num_files, receipt.num_bytes)
+
+    .. code-block:: python
+
+        receipt = arrow_shuffle.drop_shuffle("/data/orders")
+        print(receipt.path)
 
     Parameters
     ----------
@@ -147,6 +157,10 @@ def drop_shuffle(
 ) -> DropReceipt:
     """Remove a shuffle for good: its versions, tags, consumers, local directories, and its log.
 
+    .. code-block:: python
+
+        print(arrow_shuffle.drop_shuffle("/data/orders"))
+
     It cannot be undone. From its first step on readers get a ``ResultReleasedError``, jobs that run
     cannot commit, and nothing else can be written to the path until the end; then the path is free.
     A call that fails or is killed is finished by the next one.
@@ -159,7 +173,7 @@ def drop_shuffle(
     Parameters
     ----------
     path, storage_options
-        As for :func:`~arrow_format.open_shuffle`.
+        As for :func:`~arrow_shuffle.open_shuffle`.
     force
         Even if a consumer is at work, or has rows to consume: it gets an error.
     on_bytes

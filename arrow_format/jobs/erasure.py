@@ -38,39 +38,13 @@ def erasure_status(
 ) -> DeletionReceipt:
     """Return what still holds the rows that a deletion took out of a shuffle.
 
-    Parameters
-    ----------
-    path
-        Directory or URI of the shuffle.
-    receipt
-        What :func:`~arrow_format.delete_rows` returned. What this function returned is none: it no
-        longer says all that held the rows.
-    storage_options
-        As for :func:`~arrow_format.open_shuffle`.
-
-    Returns
-    -------
-    DeletionReceipt
-        The receipt, looked at: with ``is_gone`` once no version, tag or pending commit names a file
-        that held the rows, these files do not exist any more, and the log has no bound that may be
-        of one.
-
-    Raises
-    ------
-    OptionError
-        The receipt is not one, or was looked at; or it is of a deletion that the log of this
-        shuffle does not have: it is another shuffle, or one that was restored, or repaired, to
-        before the deletion.
-    ShuffleNotFoundError
-        The path holds no directory.
-    CorruptShuffleError, FormatVersionError
-        The log cannot be read.
+    Parameters, result and errors are those of :meth:`arrow_shuffle.Shuffle.erasure_status`.
     """
     check_type("receipt", receipt, DeletionReceipt)
     if receipt.is_looked_at:
         msg = (
             "the receipt is what erasure_status() returned, which no longer says all that held the "
-            "rows; give the one that delete_rows() returned"
+            "rows; give the one that delete() returned"
         )
         raise OptionError(msg)
     storage = open_storage(path, storage_options)

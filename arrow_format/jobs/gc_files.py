@@ -323,7 +323,7 @@ class Hold:
     by
         ``retention``, ``consumer``, ``tag`` or ``pending``; ``unseen`` for a local directory whose
         disk is not mounted here; ``relocate`` for files in local directories of a shuffle that was
-        moved, or is a copy (:func:`arrow_format.relocate_shuffle`).
+        moved, or is a copy (:meth:`arrow_shuffle.Shuffle.relocate`).
     name
         Of the consumer or tag; the retention, or what is pending; the local directory, or where the
         shuffle was.
@@ -360,7 +360,12 @@ MAX_JOBS = 8
 
 @dataclass(frozen=True, slots=True)
 class GcReport(Report):
-    """What :func:`arrow_format.collect_garbage` did, or would do.
+    """What :func:`arrow_shuffle.collect_garbage` did, or would do.
+
+    .. code-block:: python
+
+        report = orders.collect_garbage(dry_run=True)
+        print(report.num_files, report.num_bytes, *report.holds)
 
     Parameters
     ----------

@@ -97,7 +97,7 @@ class MergePlan(Report):
             by = "map_output" if self.pieces is None else "subpartition"
             yield (
                 f"  This is {count_of(self.num_tasks, 'task')} in one process; Spark does them "
-                f"concurrently: arrow_shuffle.merge_shuffle(spark, path, by={by!r})"
+                f"concurrently: arrow_shuffle.open_shuffle(path).merge({by!r}, spark=spark)"
             )
 
 
@@ -117,6 +117,11 @@ def _merge_line(merge: PlannedMerge, facts: Facts) -> str:
 @dataclass(frozen=True, slots=True)
 class MergeReport(Report):
     """What a merge did.
+
+    .. code-block:: python
+
+        report = orders.merge(by="map_output")
+        print(report.version, report.before.num_files, report.after.num_files)
 
     Parameters
     ----------

@@ -28,6 +28,11 @@ MANY_MAP_OUTPUTS = 64
 class ShuffleReceipt(Report):
     """What one committed write added to a shuffle.
 
+    .. code-block:: python
+
+        receipt = orders.append(new_rows)
+        print(receipt.version, receipt.num_rows, receipt.num_bytes)
+
     Parameters
     ----------
     path

@@ -33,7 +33,12 @@ BECAME = ("moved", "copied")
 
 @dataclass(frozen=True, slots=True)
 class Relocation(Report):
-    """What :func:`arrow_format.relocate_shuffle` settled.
+    """What :meth:`arrow_shuffle.Shuffle.relocate` settled.
+
+    .. code-block:: python
+
+        relocation = arrow_shuffle.open_shuffle("/data/moved").relocate("moved")
+        print(relocation.became, *relocation.unseen)
 
     Parameters
     ----------
@@ -77,39 +82,7 @@ def relocate_shuffle(
 ) -> Relocation:
     """Say what became of a shuffle with local directories: it was moved here, or it is a copy.
 
-    Until then nothing removes files from its local directories, and no write can use any. Nothing
-    else may use the shuffle, or the original of a copy, meanwhile.
-
-    Parameters
-    ----------
-    path
-        Directory or URI where the shuffle is now.
-    became
-        ``moved``: it is no longer where it was, be it by a rename, by a copy of which the original
-        was removed, or restored from a backup in the place of what was lost. Its files in local
-        directories are its own, and are removed as before. ``copied``: the original exists and
-        keeps these files. The copy can be read only as long as it keeps them: merge it with
-        ``MergePolicy(rewrite="always")``, and it has all rows itself. So is one whose files were
-        given to another shuffle, by its relocation, while this one could not be seen.
-    storage_options
-        As for :func:`~arrow_format.open_shuffle`.
-
-    Returns
-    -------
-    Relocation
-        What was settled. Said again of a shuffle that was moved, it takes what could not be seen.
-
-    Raises
-    ------
-    OptionError
-        It was not moved: the original is in use elsewhere, or another copy has taken over its
-        files. Or it is no copy: it is where it was written. Nothing was changed.
-    ShuffleNotFoundError
-        The path holds no directory.
-    CorruptShuffleError
-        What the shuffle, or a list of local directories, says cannot be read.
-    StorageError
-        Something could not be written; say it again.
+    Parameters, result and errors are those of :meth:`arrow_shuffle.Shuffle.relocate`.
     """
     if became not in BECAME:
         msg = f"became={became!r}: expected 'moved' or 'copied'"

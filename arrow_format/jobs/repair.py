@@ -68,6 +68,11 @@ MAX_NUMBERS = 50
 class RepairReport(Report):
     """What a repair of the log gives up, or gave up.
 
+    .. code-block:: python
+
+        report = arrow_shuffle.repair_shuffle("/data/orders")
+        print(report.is_sound, report.given_up)
+
     Parameters
     ----------
     path
@@ -131,6 +136,10 @@ def repair_shuffle(
 ) -> RepairReport:
     """Give up the end of a log that cannot be read, so that the rest can be used again.
 
+    .. code-block:: python
+
+        print(arrow_shuffle.repair_shuffle("/data/orders"))
+
     No writer, stream or collection may run meanwhile. Restore damaged files from a backup instead,
     where there is one: a repair gives up committed rows. The files it moves aside stay in
     ``commit_log/damaged``.
@@ -142,7 +151,7 @@ def repair_shuffle(
     dry_run
         Change nothing, and report what would be given up.
     storage_options
-        As for :func:`~arrow_format.open_shuffle`.
+        As for :func:`~arrow_shuffle.open_shuffle`.
 
     Returns
     -------

@@ -39,43 +39,7 @@ def rollback_shuffle(
 ) -> ShuffleReceipt:
     """Commit a new version with the rows of an earlier one: what came after it is undone.
 
-    No version is lost: those that are undone stay readable until they expire. No row is copied. For
-    those who read changes, a rollback is an overwrite.
-
-    Parameters
-    ----------
-    path
-        Directory or URI of the shuffle.
-    version
-        The earlier version, as for :func:`~arrow_format.open_shuffle`. It must not have expired,
-        unless it has a tag.
-    expected_version
-        Roll back only if no rows were added or taken away after that version; None: do not ask.
-    undo_deletions
-        Roll back too where rows were deleted after the version, by
-        :func:`~arrow_format.delete_rows`: they come back. The log remembers that, and no receipt of
-        such a deletion ever says again that its rows are gone. Delete them again.
-    storage_options
-        As for :func:`~arrow_format.open_shuffle`.
-
-    Returns
-    -------
-    ShuffleReceipt
-        Of the new version, with the rows, bytes and map outputs of the earlier one.
-
-    Raises
-    ------
-    ShuffleNotFoundError
-        There is no shuffle, no such version, or it has expired. Its subclass
-        ``ResultReleasedError``: that version, or the result as a whole, was released.
-    CommitConflictError
-        Rows were changed after the expected version; commits of a stream wait to be flushed; or
-        rows were deleted after the version, and ``undo_deletions`` is not given.
-    CorruptShuffleError
-        A file of the earlier version is missing or has another length; nothing was changed.
-    OptionError, StorageError
-        An argument has a bad value, or the log could not be written. Its subclass
-        UnsettledCommitError: the store did not answer.
+    Parameters, result and errors are those of :meth:`arrow_shuffle.Shuffle.rollback`.
     """
     check_version_number(expected_version)
     check_flag("undo_deletions", undo_deletions)

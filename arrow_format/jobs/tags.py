@@ -34,6 +34,11 @@ if TYPE_CHECKING:
 class TaggedVersion(Report):
     """A version that is kept under a name.
 
+    .. code-block:: python
+
+        tagged = orders.tag("2026-Q3")
+        print(tagged.name, tagged.version)
+
     Parameters
     ----------
     name
@@ -58,33 +63,7 @@ def tag_shuffle(
 ) -> TaggedVersion:
     """Keep a version under a name: it stays readable by number and name after it expires.
 
-    Parameters
-    ----------
-    path
-        Directory or URI of the shuffle.
-    name
-        1 to 100 letters, digits, ``_`` and ``-``, that are neither a number nor a date.
-    version
-        As for :func:`~arrow_format.open_shuffle`; the newest when None.
-    storage_options
-        As for :func:`~arrow_format.open_shuffle`.
-
-    Returns
-    -------
-    TaggedVersion
-        Name and number.
-
-    Raises
-    ------
-    ShuffleExistsError
-        The name is that of a tag already.
-    ShuffleNotFoundError
-        There is no shuffle, no such version, or it has expired. Its subclass
-        ``ResultReleasedError``: that version, or the result as a whole, was released.
-    OptionError
-        The name or version has a bad form.
-    StorageError
-        The log could not be written.
+    Parameters, result and errors are those of :meth:`arrow_shuffle.Shuffle.tag`.
     """
     check_tag_name(name)
     wanted = None if version is None else parse_version_name(version)
@@ -143,24 +122,7 @@ def untag_shuffle(
 ) -> bool:
     """Remove a tag: its version expires like any other.
 
-    Parameters
-    ----------
-    path, storage_options
-        As for :func:`~arrow_format.open_shuffle`.
-    name
-        Name of the tag.
-
-    Returns
-    -------
-    bool
-        Whether there was a tag of that name.
-
-    Raises
-    ------
-    ShuffleNotFoundError
-        There is nothing at the path.
-    OptionError, StorageError
-        The name has a bad form, or the log could not be written.
+    Parameters, result and errors are those of :meth:`arrow_shuffle.Shuffle.untag`.
     """
     check_tag_name(name)
     storage = open_storage(path, storage_options)
@@ -180,15 +142,7 @@ def list_tags(
 ) -> tuple[TaggedVersion, ...]:
     """Return the tags of a shuffle, by name.
 
-    Parameters
-    ----------
-    path, storage_options
-        As for :func:`~arrow_format.open_shuffle`.
-
-    Raises
-    ------
-    ShuffleNotFoundError
-        There is nothing at the path, or no shuffle.
+    Parameters, result and errors are those of :meth:`arrow_shuffle.Shuffle.tags`.
     """
     storage = open_storage(path, storage_options)
     check_there(storage)

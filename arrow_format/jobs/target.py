@@ -232,7 +232,8 @@ def _differences(job: ShuffleJob, existing: LogEntry) -> Iterator[str]:
     if not _combines_alike(job, existing):
         yield (
             f"was written with combine={dict(existing.combine)}; cannot append rows with "
-            f"combine={dict(job.combine)}. Give the same combine, or use append_shuffle"
+            f"combine={dict(job.combine)}. Give the same combine, or leave it to "
+            "open_shuffle(path).append(source)"
         )
 
 

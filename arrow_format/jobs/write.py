@@ -323,7 +323,7 @@ def append_shuffle(
 ) -> ShuffleReceipt:
     """Append rows to a shuffle in this process: partitioned, sorted and stored as those there.
 
-    Arguments, result and errors are those of ``arrow_shuffle.append_shuffle``.
+    Arguments, result and errors are those of :meth:`arrow_shuffle.Shuffle.append`.
     """
     write = Write.like_newest(path, **how)
     rows = source_of(source, columns=columns, filter=filter)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from arrow_format.model import MapOutput
 
 _INSTEAD = (
-    "write one of them as the other, or read both with read_shuffle and let Spark bring their rows "
+    "write one of them as the other, or take to_spark() of both and let Spark bring their rows "
     "together"
 )
 

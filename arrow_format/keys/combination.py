@@ -65,7 +65,7 @@ def check_combine(
     for field in schema:
         if field.name in keys and pt.is_nested(field.type):
             msg = (
-                f"combine={pairs!r}: key {field.name!r} is {field.type}, and aggregate_shuffle, "
+                f"combine={pairs!r}: key {field.name!r} is {field.type}, and aggregate(), "
                 "which completes combined rows, groups by no nested column; store its fields as "
                 "columns"
             )

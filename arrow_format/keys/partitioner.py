@@ -46,7 +46,27 @@ Assign = Callable[[pa.RecordBatch], npt.NDArray[np.signedinteger[Any]]]
 
 @runtime_checkable
 class Partitioner(Protocol):
-    """Decides the subpartition of every row."""
+    """Decides the subpartition of every row.
+
+    .. code-block:: python
+
+        @dataclass(frozen=True)
+        class ByLastDigit:
+            key: str
+
+            def describe(self):
+                return {"kind": "last_digit", "key": self.key}
+
+            def check(self, schema):
+                if self.key not in schema.names:
+                    raise arrow_shuffle.errors.SchemaError(f"there is no column {self.key}")
+
+            def bind(self, schema, num_subpartitions, map_task):
+                return lambda batch: batch[self.key].to_numpy() % 10 % num_subpartitions
+
+        digits = ByLastDigit("customer")
+        arrow_shuffle.write_shuffle(rows, "/data/digits", partitioner=digits, num_subpartitions=10)
+    """
 
     def describe(self) -> dict[str, Any]:
         """Return the value as JSON, with its ``kind``; equal values partition equally."""
@@ -92,6 +112,11 @@ def key_names(keys: str | Sequence[str] | None) -> tuple[str, ...]:
 class HashPartitioner:
     """``pmod(hash(keys), num_subpartitions)`` with Spark's Murmur3 hash, seed 42.
 
+    .. code-block:: python
+
+        hashed = arrow_shuffle.HashPartitioner("customer")  # as keys="customer"
+        arrow_shuffle.write_shuffle(rows, "/data/h", partitioner=hashed, num_subpartitions=8)
+
     Rows get the subpartition that ``df.repartition(num_subpartitions, *keys)`` gives them.
 
     Source: Spark, ``HashPartitioning`` and ``Murmur3Hash``.
@@ -133,6 +158,11 @@ class HashPartitioner:
 class RoundRobinPartitioner:
     """Rows round-robin: subpartitions differ by at most one row per map task.
 
+    .. code-block:: python
+
+        in_turn = arrow_shuffle.RoundRobinPartitioner()
+        arrow_shuffle.write_shuffle(rows, "/data/even", partitioner=in_turn, num_subpartitions=8)
+
     Map tasks start at different subpartitions. A retried task assigns the same rows alike only if
     they come in the same order.
 
@@ -164,6 +194,11 @@ class RoundRobinPartitioner:
 @dataclass(frozen=True)
 class ColumnPartitioner:
     """The subpartition of each row is in an integer column, which is stored too.
+
+    .. code-block:: python
+
+        by_part = arrow_shuffle.ColumnPartitioner("part")  # an integer from 0 to 3
+        arrow_shuffle.write_shuffle(rows, "/data/parts", partitioner=by_part, num_subpartitions=4)
 
     Parameters
     ----------
@@ -218,6 +253,11 @@ class ColumnPartitioner:
 @dataclass(frozen=True)
 class BroadcastPartitioner:
     """Every row to every subpartition; rows are stored once.
+
+    .. code-block:: python
+
+        to_all = arrow_shuffle.BroadcastPartitioner()
+        arrow_shuffle.write_shuffle(rows, "/data/rates", partitioner=to_all, num_subpartitions=4)
 
     Source: Flink, ``BroadcastPartitioner``.
     """

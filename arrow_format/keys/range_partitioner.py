@@ -37,6 +37,11 @@ if TYPE_CHECKING:
 class RangePartitioner:
     """Rows by ranges of their keys: subpartitions are in the order of the keys.
 
+    .. code-block:: python
+
+        by_price = arrow_shuffle.RangePartitioner("price", bounds=[[10.0], [20.0]])
+        arrow_shuffle.write_shuffle(rows, "/data/ranges", partitioner=by_price, num_subpartitions=3)
+
     The subpartition of a row is the number of bounds strictly less than it: rows that equal a bound
     belong to the subpartition before it. With ``sort_by`` of the same keys, the subpartitions in
     order are sorted as a whole.

@@ -6,8 +6,6 @@ large one block by block where the functions allow it.
 
 from __future__ import annotations
 
-from functools import partial
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,13 +15,14 @@ from arrow_format.arrays.batches import BATCH_ROWS, JOINED_BYTES, rebatched
 from arrow_format.operators.aggregate_functions import IN_ORDER
 from arrow_format.operators.aggregation_plan import refuse_partial_filter
 from arrow_format.operators.hash_passes import HashPass, charged_bytes, expected_growth, in_passes
+from arrow_format.operators.inputs import batches_again
 from arrow_format.read.chunk_plan import extent_of, group_adjacent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
     from arrow_format.operators.aggregation_plan import AggregationPlan
-    from arrow_format.read.shuffle import Shuffle
+    from arrow_format.operators.inputs import Input
 
 
 GROUP_BYTES = 100
@@ -36,7 +35,7 @@ them, they would be combined with few new rows again and again."""
 
 
 def aggregate_range(
-    shuffle: Shuffle,
+    shuffle: Input,
     plan: AggregationPlan,
     subpartitions: Sequence[int] | None = None,
     *,
@@ -65,21 +64,15 @@ def aggregate_range(
         aggregation.function in IN_ORDER for aggregation in plan.aggregations
     )
 
-    def read(first: int, end: int) -> Iterator[pa.RecordBatch]:
-        runs = (
-            shuffle.rows(range(first, end), plan.columns)
-            if is_ordered
-            else shuffle.reader(first, end, plan.columns)
-        )
-        # A generator's variable would keep each run until the next is read; map keeps none.
-        return map(attrgetter("batch"), runs)
-
     weights = np.maximum(weights, GROUP_BYTES * rows)
     origin = within.start
     for first, end in group_adjacent(weights, group_bytes, subpartitions, origin=origin):
         num_rows = int(rows[first - origin : end - origin].sum())
         for table in aggregate_in_passes(
-            partial(read, first, end), plan, block_bytes=2 * group_bytes, num_rows=num_rows
+            batches_again(shuffle, [(first, end)], plan.columns, ordered=is_ordered),
+            plan,
+            block_bytes=2 * group_bytes,
+            num_rows=num_rows,
         ):
             batches = table.to_batches()
             del table

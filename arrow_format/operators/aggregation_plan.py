@@ -37,7 +37,7 @@ from arrow_format.operators.aggregate_functions import (
 from arrow_format.read.subpartition_reader import select_columns
 
 if TYPE_CHECKING:
-    from arrow_format.read.shuffle import Shuffle
+    from arrow_format.operators.inputs import Input
 
 Steps = Sequence[tuple[Partial, list[Column]]]
 """Each with the columns of rows that are its arguments."""
@@ -146,7 +146,7 @@ class AggregationPlan:
                 msg = (
                     f"{aggregation} of the group {group} is outside of what {error.type} holds: "
                     f"cast {aggregation.columns[0]!r} to a wider type before it is written (a "
-                    "double, a decimal of more digits), or aggregate the result of read_shuffle "
+                    "double, a decimal of more digits), or aggregate the DataFrame of to_spark() "
                     "with try_sum or try_avg"
                 )
                 raise ArithmeticOverflowError(msg) from None
@@ -213,7 +213,7 @@ def plan_aggregation(
     select_columns(shuffle.schema, names)
     for name in names:
         if name in shuffle.combine:
-            raise partial_error(f"keys={list(names)!r}", shuffle.path, shuffle.combine, name)
+            raise partial_error(f"by={list(names)!r}", shuffle.path, shuffle.combine, name)
         type_ = shuffle.schema.field(name).type
         if pt.is_nested(type_):
             msg = (
@@ -256,7 +256,7 @@ def _check_partitioning(shuffle: Partitioned, keys: Sequence[str]) -> None:
         how = "broadcast" if is_broadcast(shuffle) else "written in turn, whatever its values"
         msg = (
             f"{shuffle.path} is {how}, so a group does not lie in one subpartition; aggregate the "
-            "result of read_shuffle with Spark"
+            "DataFrame of to_spark() in Spark"
         )
         raise OptionError(msg)
     if has_broadcast_rows(shuffle):
@@ -269,9 +269,9 @@ def _check_partitioning(shuffle: Partitioned, keys: Sequence[str]) -> None:
     missing = [name for name in partition_keys(shuffle) or () if name not in keys]
     if missing:
         msg = (
-            f"keys={list(keys)!r} lack the partition key(s) {', '.join(missing)} of "
+            f"by={list(keys)!r} lack the partition key(s) {', '.join(missing)} of "
             f"{shuffle.path}, so a group may lie in several subpartitions; group by them too, or "
-            "aggregate the result of read_shuffle with Spark"
+            "aggregate the DataFrame of to_spark() in Spark"
         )
         raise OptionError(msg)
 
@@ -294,7 +294,7 @@ def _of_partial_results(shuffle: Partitioned, planned: PlannedAggregation) -> Pl
     return planned
 
 
-def refuse_partial_filter(shuffle: Shuffle) -> None:
+def refuse_partial_filter(shuffle: Input) -> None:
     """Raise OptionError where a shuffle is restricted by partial results of combined rows."""
     for name in () if shuffle.filter is None else shuffle.filter.columns:
         if name in shuffle.combine:
@@ -312,6 +312,14 @@ def _planned(
     aggregations: Sequence[Aggregation] | Mapping[str, Aggregation | str], schema: pa.Schema
 ) -> tuple[PlannedAggregation, ...]:
     if isinstance(aggregations, Mapping):
+        for name, given in aggregations.items():
+            if isinstance(given, str) and name not in (*schema.names, "*"):
+                msg = (
+                    f"aggregations={{{name!r}: {given!r}}}: column {name!r} is not there; of a new "
+                    f'name it is a pair, {{{name!r}: ("{schema.names[0]}", "max")}}; columns are '
+                    f"{', '.join(schema.names)}"
+                )
+                raise SchemaError(msg)
         return tuple(
             _parsed((name, given), None, schema)
             if isinstance(given, str)

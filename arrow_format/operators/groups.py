@@ -7,8 +7,6 @@ ordered by key at once; a large one is read in several passes, each over some of
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,18 +19,19 @@ from arrow_format.keys.co_partitioning import has_broadcast_rows, partition_keys
 from arrow_format.keys.key_numbers import key_numbers
 from arrow_format.keys.spark_order import key_codes
 from arrow_format.operators.hash_passes import in_passes
+from arrow_format.operators.inputs import batches_again
 from arrow_format.operators.join import joined_rows
 from arrow_format.read.chunk_plan import extent_of, group_adjacent
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Generator, Sequence
 
     import pyarrow as pa
 
     from arrow_format.keys.co_partitioning import Partitioned
     from arrow_format.keys.sort_keys import SortBy
     from arrow_format.model import Int64Array
-    from arrow_format.read.shuffle import Shuffle
+    from arrow_format.operators.inputs import Input
 
 ORDER_BYTES = 24
 """Charged for a row in addition to its bytes: its key number, and the sort of it."""
@@ -73,7 +72,7 @@ def group_keys(shuffle: Partitioned) -> tuple[str, ...]:
 
 
 def grouped_blocks(
-    shuffle: Shuffle,
+    shuffle: Input,
     keys: Sequence[str],
     columns: Sequence[str],
     subpartitions: Sequence[int] | None = None,
@@ -112,15 +111,6 @@ def grouped_blocks(
     within = extent_of(subpartitions, shuffle.num_subpartitions)
     rows, weights = shuffle.weights(columns, within=within)
 
-    def read(first: int, end: int) -> Iterator[pa.RecordBatch]:
-        runs = (
-            shuffle.rows(range(first, end), columns)
-            if shuffle.sort_by
-            else shuffle.reader(first, end, columns)
-        )
-        # A generator's variable would keep each run until the next is read; map keeps none.
-        return map(attrgetter("batch"), runs)
-
     # Where the shuffle is sorted by its keys, their rows come together: nothing is to be ordered.
     sorted_first = {name for name, _ in shuffle.sort_by[: len(keys)]}
     is_ordered = sorted_first == set(keys) and not sort_by
@@ -129,7 +119,7 @@ def grouped_blocks(
     origin = within.start
     for first, end in group_adjacent(weights, group_bytes, subpartitions, origin=origin):
         passes = in_passes(
-            partial(read, first, end),
+            batches_again(shuffle, [(first, end)], columns, ordered=bool(shuffle.sort_by)),
             keys,
             max_bytes=group_bytes * 4 // 3,
             max_group_bytes=2 * group_bytes,

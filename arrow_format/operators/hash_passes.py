@@ -196,8 +196,9 @@ def _too_large(hash_pass: HashPass, taken: Sequence[pa.RecordBatch], num_bytes: 
     return OptionError(
         f"the group {key} is too large: rows of it, and fewer of others, have more than "
         f"{num_bytes >> 20} MiB in Arrow ({num_own} of {num_rows} rows read so far are its), "
-        "and a group is in memory as a whole, within 3/8 of memory_bytes. Read fewer columns, give "
-        "options=ReadOptions(memory_bytes=...) more, or use map_subpartitions, whose readers stream"
+        "and a group is in memory as a whole, within 3/8 of memory_bytes. Select fewer columns, "
+        "give open_shuffle(path, options=ReadOptions(memory_bytes=...)) more, or use "
+        "map_subpartitions, whose readers stream"
     )
 
 

@@ -1,94 +1,107 @@
-"""The shuffles that an operation reads: opened at versions that stay, and restricted by filters."""
+"""What an operation reads: a shuffle, or the rows that another operation makes."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from operator import attrgetter
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow.compute as pc
 
 from arrow_format.errors import OptionError, SchemaError
-from arrow_format.options import check_flag, check_read_options
-from arrow_format.read.shuffle import Shuffle, open_shuffle
+from arrow_format.operators.computed import Computed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Sequence
+
+    import pyarrow as pa
 
     from arrow_format.filters.spark_rules import SparkSettings
-    from arrow_format.options import ReadOptions
+    from arrow_format.read.shuffle import Shuffle
 
-Path: TypeAlias = str | os.PathLike[str]
+    Input: TypeAlias = Shuffle | Computed
+
 Filter: TypeAlias = str | pc.Expression | None
 
 
-def open_shuffles(
-    shuffles: Path | Sequence[Path],
-    version: int | Sequence[int | None] | None,
-    options: ReadOptions | None,
-    storage_options: Mapping[str, str] | None = None,
-    *,
-    check: bool = False,
-) -> tuple[Shuffle, ...]:
-    """Open one shuffle or several, at versions fixed from here on.
+@dataclass(frozen=True)
+class Selection:
+    """Some of the rows and columns of an input."""
 
-    They share the memory of ``options``. With ``check`` they ask where each row belongs, see
-    :meth:`Shuffle.checking`. Raises OptionError, or as :func:`arrow_format.open_shuffle`.
-    """
-    check_flag("check", check)
-    paths = paths_of(shuffles)
-    versions = list(version) if isinstance(version, Sequence) else [version] * len(paths)
-    if len(versions) != len(paths):
-        msg = f"version={version!r}: expected one for each of the {len(paths)} shuffles"
-        raise OptionError(msg)
-    share = check_read_options(options).shared_by(len(paths))
-    opened = (
-        open_shuffle(path, number, options=share, storage_options=storage_options)
-        for path, number in zip(paths, versions, strict=True)
-    )
-    return tuple(shuffle.checking() if check else shuffle for shuffle in opened)
+    rows: Input
+    """The input, restricted to the rows that are read."""
+    columns: Sequence[str] | None
+    """Columns to deliver, in that order; all when None."""
+    subpartitions: Sequence[int] | None
+    """Ascending; all when None."""
+
+    def pruned(self, names: Sequence[str]) -> Selection:
+        """Return the same, of which no other columns are made where rows are made at all."""
+        if not isinstance(self.rows, Computed):
+            return self
+        return Selection(self.rows.pruned(names), self.columns, self.subpartitions)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the columns to deliver."""
+        return list(self.rows.schema.names if self.columns is None else self.columns)
 
 
-def paths_of(shuffles: Path | Sequence[Path]) -> list[Path]:
-    """Return the paths of one shuffle or several; raises OptionError."""
-    is_one = isinstance(shuffles, str | os.PathLike) or not isinstance(shuffles, Iterable)
-    paths: list[Any] = [shuffles] if is_one else list(shuffles)  # type: ignore[arg-type]
-    for path in paths:
-        if not isinstance(path, str | os.PathLike):
-            msg = f"shuffle {path!r}: expected the path or URI of a shuffle"
-            raise OptionError(msg)
-    if not paths:
-        msg = "shuffles is empty: expected one path or several"
-        raise OptionError(msg)
-    return paths
+def where(rows: Input, filter: Filter, settings: SparkSettings) -> Input:
+    """Return an input restricted to the rows of a filter; ``settings`` are for its text.
 
-
-def where(
-    shuffle: Shuffle, filter: Filter, settings: SparkSettings, what: str = "filter"
-) -> Shuffle:
-    """Return a shuffle restricted to the rows of a filter; ``settings`` are for its text.
-
-    Raises OptionError and SchemaError, which begin with ``what``.
+    Raises OptionError and SchemaError, which name the input.
     """
     if filter is None:
-        return shuffle
+        return rows
     try:
-        return shuffle.where(shuffle.bound(filter, settings))
+        return rows.where(rows.bound(filter, settings))
     except (OptionError, SchemaError) as error:
-        msg = f"{what}: {str(error).removeprefix('filter: ')}"
+        msg = f"filter of {rows.path}: {str(error).removeprefix('filter: ')}"
         raise type(error)(msg) from error
 
 
-def where_each(
-    shuffles: Sequence[Shuffle], filter: Filter | Sequence[Filter], settings: SparkSettings
-) -> tuple[Shuffle, ...]:
-    """Return shuffles restricted by one filter, or by one for each; raises as :func:`where`."""
-    is_one = isinstance(filter, str) or not isinstance(filter, Sequence)
-    filters: Any = [filter] * len(shuffles) if is_one else filter
-    if len(filters) != len(shuffles):
-        msg = f"filter={filter!r}: expected one, or one for each of the {len(shuffles)} shuffles"
-        raise OptionError(msg)
-    return tuple(
-        where(shuffle, each, settings, f"filter of {shuffle.path}")
-        for shuffle, each in zip(shuffles, filters, strict=True)
+def common_subpartitions(inputs: Sequence[Selection]) -> Sequence[int] | None:
+    """Return the subpartitions that an operation works on; raises OptionError where they differ.
+
+    One that selects none works on those that the others select.
+    """
+    asked = [each for each in inputs if each.subpartitions is not None]
+    for other in asked[1:]:
+        if other.subpartitions != asked[0].subpartitions:
+            msg = (
+                f"subpartitions: {asked[0].rows.path} and {other.rows.path} are restricted to "
+                "different ones, and an operation works on the same of each; select equal ones"
+            )
+            raise OptionError(msg)
+    return asked[0].subpartitions if asked else None
+
+
+def batches_again(
+    rows: Input,
+    ranges: Sequence[tuple[int, int]],
+    columns: Sequence[str],
+    *,
+    ordered: bool = False,
+) -> Callable[[], Iterator[pa.RecordBatch]]:
+    """Return what reads ranges ``[first, end)`` of subpartitions, each time that it is called.
+
+    Rows come in the order of the shuffle with ``ordered``, else in no particular one, but the same
+    each time.
+    """
+    if isinstance(rows, Computed):
+        return rows.again(ranges, columns).__iter__
+    return partial(_batches, rows, ranges, columns, ordered)
+
+
+def _batches(
+    shuffle: Shuffle, ranges: Sequence[tuple[int, int]], columns: Sequence[str], ordered: bool
+) -> Iterator[pa.RecordBatch]:
+    runs = chain.from_iterable(
+        shuffle.rows(range(first, end), columns) if ordered else shuffle.reader(first, end, columns)
+        for first, end in ranges
     )
+    # A generator's variable would keep each run until the next is read; map keeps none.
+    return map(attrgetter("batch"), runs)

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from arrow_format.arrays.stored_types import data_schema
-from arrow_format.errors import OptionError
 from arrow_format.jobs.job import begin_job
 from arrow_format.jobs.target import newest_entry
 from arrow_format.operators.placement import Placement, plan_placement
-from arrow_format.options import ReadOptions, WriteOptions, check_mode, check_read_options
-from arrow_format.storage.open import open_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping
+    from collections.abc import Callable, Generator, Sequence
 
     import pyarrow as pa
 
     from arrow_format.jobs.job import ShuffleJob
-    from arrow_format.operators.tasks import GroupResults, Operation
-    from arrow_format.options import WriteMode
+    from arrow_format.operators.task_plan import GroupResults, TaskPlan
+    from arrow_format.options import WriteMode, WriteOptions
     from arrow_format.read.rows import Rows
-    from arrow_format.storage.open import Place, Storage
+    from arrow_format.storage.open import Storage
 
 
 @dataclass(frozen=True)
@@ -39,21 +35,22 @@ class Into:
 
     def begin(
         self,
-        operation: Operation,
+        plan: TaskPlan,
         results: GroupResults,
         schema: pa.Schema,
         begin: Callable[..., ShuffleJob] = begin_job,
     ) -> tuple[ShuffleJob, PlacedRows]:
-        """Return the job that writes the results of an operation, and the rows of its map tasks.
+        """Return the job that writes the results of a plan, and the rows of its map tasks.
 
         A map task writes the results of the group that has its number. ``schema`` is that of what
         is stored; ``begin`` begins the job, by default without types of Spark.
         """
+        plan.check_stored_once()
         stored = data_schema(schema)
         placement = plan_placement(
-            operation.placed_as,
+            plan.placed_as,
             stored,
-            operation.names,
+            plan.names,
             keys=self.keys,
             num_subpartitions=self.num_subpartitions,
         )
@@ -67,7 +64,7 @@ class Into:
             combine=None if existing is None else existing.combine,
             options=self.options,
         )
-        return job, PlacedRows(results, placement, stored, operation.paths)
+        return job, PlacedRows(results, placement, stored, plan.paths)
 
 
 @dataclass(frozen=True)
@@ -83,45 +80,3 @@ class PlacedRows:
         """Yield the rows of a map task."""
         with closing(self.results(number)) as results:
             yield from self.placement.rows(results, self.schema, self.where)
-
-
-Options: TypeAlias = "ReadOptions | WriteOptions | Sequence[ReadOptions | WriteOptions] | None"
-"""How to read; or with ``into`` how to write; or both."""
-
-
-def check_into(
-    into: Place | None,
-    options: Options,
-    *,
-    keys: str | Sequence[str] | None,
-    num_subpartitions: int | None,
-    mode: WriteMode,
-    storage_options: Mapping[str, str] | None,
-    name_of_keys: str = "keys",
-) -> tuple[ReadOptions | None, Into | None]:
-    """Return how to read, and where and how to write; raises OptionError.
-
-    ``name_of_keys`` is the argument that ``keys`` was given as.
-    """
-    reading: ReadOptions | None = None
-    writing: WriteOptions | None = None
-    for given in options if isinstance(options, Sequence) else [options]:
-        if isinstance(given, WriteOptions):
-            writing = given
-        elif given is not None:
-            reading = check_read_options(given)
-    mode = check_mode(mode)
-    if into is not None:
-        storage = open_storage(into, storage_options)
-        return reading, Into(storage, keys, num_subpartitions, mode, writing)
-    only_with = {
-        name_of_keys: keys,
-        "num_subpartitions": num_subpartitions,
-        "mode": None if mode == "errorifexists" else mode,
-        "options=WriteOptions(...)": writing,
-    }
-    for name, value in only_with.items():
-        if value is not None:
-            msg = f"{name}: only with into=..., the path where the result is written as a shuffle"
-            raise OptionError(msg)
-    return reading, None

@@ -6,30 +6,35 @@ together. The smaller side of such a group is kept in memory, the other is read 
 
 from __future__ import annotations
 
+from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
-from itertools import chain
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
+from arrow_format.arrays.batch_stream import BatchReader
 from arrow_format.arrays.batches import rebatched
 from arrow_format.arrays.buffers import no_rows
+from arrow_format.arrays.stored_types import conform
 from arrow_format.errors import OptionError
 from arrow_format.keys.co_partitioning import has_broadcast_rows, is_broadcast
 from arrow_format.operators.hash_join import Indexed, join_blocks
 from arrow_format.operators.hash_passes import in_passes
+from arrow_format.operators.inputs import batches_again
+from arrow_format.operators.results import results_of
 from arrow_format.read.chunk_plan import extent_of, group_adjacent
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
     from arrow_format.operators.hash_passes import HashPass
+    from arrow_format.operators.inputs import Input
     from arrow_format.operators.join_plan import JoinPlan
-    from arrow_format.read.shuffle import Shuffle
 
     Ranges = Sequence[tuple[int, int]]
+    Then = Callable[[BatchReader], Iterable[pa.RecordBatch]]
 
 MAX_BLOCK_BYTES = 1 << 30
 """Of the side that is read in blocks: a batch holds at most 2 GiB of text."""
@@ -43,14 +48,14 @@ LOOKUP_ROW_BYTES = 40
 
 
 def join_range(
-    left: Shuffle,
-    right: Shuffle,
+    left: Input,
+    right: Input,
     plan: JoinPlan,
     subpartitions: Sequence[int] | None = None,
     *,
     group_bytes: int | None = None,
 ) -> Generator[pa.RecordBatch]:
-    """Yield the rows of a join of two co-partitioned shuffles, group after group.
+    """Yield the rows of a join of two co-partitioned inputs, group after group.
 
     Memory holds the smaller side of one group, and as much of the other. A side that is too large,
     of one subpartition or broadcast, is joined in several passes, each over the keys of one residue
@@ -74,8 +79,9 @@ def join_range(
         sides, group_bytes, max_index_bytes, within, subpartitions
     ):
         side, other = sides[indexed], sides[1 - indexed]
+        read_other = other.batches(other_ranges)
         passes = in_passes(
-            partial(side.batches, own_ranges),
+            side.batches(own_ranges),
             [pair[indexed] for pair in plan.keys],
             max_bytes=max_index_bytes,
             row_bytes=INDEX_ROW_BYTES,
@@ -87,7 +93,7 @@ def join_range(
             if not rows and not plan.keeps(left=indexed != 0):
                 continue
             build = Indexed(joined_rows(rows, side.schema), plan, is_left=indexed == 0)
-            blocks = other.blocks(other_ranges, hash_pass.of(other_keys), build.batch)
+            blocks = other.blocks(read_other(), hash_pass.of(other_keys), build.batch)
             yield from join_blocks(build, other.schema, blocks, plan)
             del build, blocks  # before that of the next pass is made
 
@@ -120,45 +126,39 @@ def _groups(
 
 
 class _Side:
-    """Reads one shuffle of a join."""
+    """Reads one side of a join."""
 
-    def __init__(
-        self, shuffle: Shuffle, columns: list[str], block_bytes: int, within: range
-    ) -> None:
-        self._shuffle = shuffle
+    def __init__(self, rows: Input, columns: list[str], block_bytes: int, within: range) -> None:
+        self._rows = rows
         self._columns = columns
         self._block_bytes = block_bytes
-        self.is_broadcast = is_broadcast(shuffle)
-        self.has_broadcast_rows = has_broadcast_rows(shuffle)
+        self.is_broadcast = is_broadcast(rows)
+        self.has_broadcast_rows = has_broadcast_rows(rows)
         own = range(1) if self.is_broadcast else within
         self._origin = own.start
-        self.rows, self.weights = shuffle.weights(columns, within=own)
+        self.rows, self.weights = rows.weights(columns, within=own)
         self.index_weights = self.weights + INDEX_ROW_BYTES * self.rows
-        self.schema = shuffle.schema_of(columns)
+        self.schema = rows.schema_of(columns)
 
     def num_rows(self, ranges: Ranges) -> int:
         """Return how many rows ranges have."""
         origin = self._origin
         return sum(int(self.rows[first - origin : end - origin].sum()) for first, end in ranges)
 
-    def batches(self, ranges: Ranges) -> Iterator[pa.RecordBatch]:
-        """Read ranges, the rows of their subpartitions in no particular order."""
-        runs = chain.from_iterable(
-            self._shuffle.reader(first, end, self._columns) for first, end in ranges
-        )
-        # A generator's variable would keep each run until the next is read; map keeps none.
-        return map(attrgetter("batch"), runs)
+    def batches(self, ranges: Ranges) -> Callable[[], Iterator[pa.RecordBatch]]:
+        """Return what reads ranges, the rows of their subpartitions in no particular order."""
+        return batches_again(self._rows, ranges, self._columns)
 
     def blocks(
-        self, ranges: Ranges, hash_pass: HashPass, build: pa.RecordBatch
+        self, batches: Iterator[pa.RecordBatch], hash_pass: HashPass, build: pa.RecordBatch
     ) -> Iterator[pa.RecordBatch]:
-        """Read the rows of a pass, in blocks no smaller than the side in memory (``build``).
+        """Yield the rows of a pass, in blocks no smaller than the side in memory (``build``).
 
         Arrow builds a hash table of the keys of that side again for each block.
         """
         size = min(max(build.nbytes, self._block_bytes), MAX_BLOCK_BYTES)
         return rebatched(
-            map(hash_pass.rows_of, self.batches(ranges)),
+            map(hash_pass.rows_of, batches),
             min_rows=max(build.num_rows, size // LOOKUP_ROW_BYTES),
             max_bytes=size,
         )
@@ -184,3 +184,26 @@ def joined_rows(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBa
             raise OptionError(msg) from error
         pieces.clear()
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+@dataclass(frozen=True)
+class ThenOfGroup:
+    """Calls the user's function with the joined rows of a group."""
+
+    join: Callable[[Sequence[int]], Generator[pa.RecordBatch]]
+    joined: pa.Schema
+    """Of the rows that the function reads."""
+    then: Then
+    schema: pa.Schema
+    """Of its results."""
+    paths: str
+    """Of the shuffles, for messages."""
+
+    def __call__(self, subpartitions: Sequence[int]) -> Generator[pa.RecordBatch]:
+        """Yield the results of the function."""
+        with closing(self.join(subpartitions)) as batches:
+            reader = BatchReader(self.joined, (conform(batch, self.joined) for batch in batches))
+            where = f"subpartitions {subpartitions[0]} to {subpartitions[-1]} of {self.paths}"
+            yield from results_of(
+                lambda: self.then(reader), self.schema, caller="then of a join", where=where
+            )

@@ -189,7 +189,7 @@ def plan_join(
     ]
     columns += _named(lefts, rights, shared, suffixes)
     if not columns:
-        msg = "left_columns and right_columns are empty: a result needs at least one column"
+        msg = "no column is selected of either side: a result needs at least one"
         raise SchemaError(msg)
     return JoinPlan(kind, keys, tuple(columns))
 
@@ -202,7 +202,7 @@ def _check_broadcast(left: Partitioned, right: Partitioned, how: str) -> None:
     if is_broadcast(left) and is_broadcast(right):
         msg = (
             f"{left.path} and {right.path} are both broadcast: every subpartition would return the "
-            "same rows. Read one of them with read_shuffle(..., subpartitions=0)"
+            "same rows. Join one subpartition, .select(subpartitions=0) of both"
         )
     elif all(sides):
         msg = (
@@ -244,9 +244,10 @@ def _join_keys(
             raise OptionError(msg)
         _check_names_agree(left, right, needed)
         return needed
-    given: Iterable[object] = [on] if isinstance(on, str) else on
-    if not isinstance(given, Iterable):
-        given = [given]
+    if isinstance(on, str) and on in KINDS and on not in left.schema.names:
+        msg = f"on={on!r} is a kind of join, and no column: say how={on!r}"
+        raise OptionError(msg)
+    given: Sequence[object] = on if isinstance(on, Sequence) and not isinstance(on, str) else [on]
     pairs = tuple(_pair(item) for item in given)
     if not pairs or len(set(pairs)) < len(pairs):
         msg = f"on={on!r}: expected column names or pairs (left, right), each once"
@@ -255,8 +256,8 @@ def _join_keys(
     if missing and not (is_broadcast(left) or is_broadcast(right)):
         msg = (
             f"on={on!r} lacks the partition key(s) {_written(missing)}: rows that agree on the "
-            "others alone lie in different subpartitions. Add them, or join the results "
-            "of read_shuffle with Spark"
+            "others alone lie in different subpartitions. Add them, or join the "
+            "DataFrames of to_spark() in Spark"
         )
         raise OptionError(msg)
     return pairs
@@ -365,8 +366,8 @@ def _named(
     both = set(lefts) & set(rights)
     if both and suffixes is None:
         msg = (
-            f"both sides have {', '.join(sorted(map(repr, both)))}: leave them out of left_columns "
-            'or right_columns, or rename them with suffixes=("_left", "_right")'
+            f"both sides have {', '.join(sorted(map(repr, both)))}: leave them out of one with "
+            'select(...), or rename them with suffixes=("_left", "_right")'
         )
         raise SchemaError(msg)
     ends = suffixes or ("", "")

@@ -25,11 +25,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import pyarrow as pa
 
 from arrow_format.arrays.batch_stream import BatchReader
-from arrow_format.arrays.stored_types import data_schema
 from arrow_format.concurrency import available_cores
-from arrow_format.errors import ClosedError, OptionError, SchemaError, ShuffleError
+from arrow_format.errors import ClosedError, OptionError, ShuffleError
+from arrow_format.filters.spark_rules import SparkSettings
 from arrow_format.jobs.job import run_map_task
 from arrow_format.jobs.run import run_job
+from arrow_format.operators.description import RunSettings
 from arrow_format.operators.in_order import InOrder, Step
 from arrow_format.options import (
     MIN_SHARE_BYTES,
@@ -40,13 +41,14 @@ from arrow_format.options import (
 from arrow_format.storage.scratch import ScratchDirectory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
     from arrow_format.jobs.job import ShuffleJob
     from arrow_format.jobs.receipt import ShuffleReceipt
     from arrow_format.model import MapStatus
+    from arrow_format.operators.description import Description
     from arrow_format.operators.into import Into, PlacedRows
-    from arrow_format.operators.tasks import GroupResults, Operation
+    from arrow_format.operators.task_plan import GroupResults, TaskPlan
     from arrow_format.read.rows import Rows
     from arrow_format.storage.protocol import Storage
 
@@ -61,7 +63,7 @@ STEP_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
-class Workers:
+class Capacity:
     """What runs tasks, and within how much memory."""
 
     executor: Executor | None
@@ -78,7 +80,7 @@ class Workers:
         num_shuffles: int,
         *,
         least_bytes: int = MIN_SHARE_BYTES,
-    ) -> Workers:
+    ) -> Capacity:
         """Return as many workers as there are and the memory is enough for; raises OptionError.
 
         There are no more than have ``least_bytes`` each for every shuffle that they read. Workers,
@@ -97,7 +99,7 @@ class Workers:
             raise OptionError(msg)
         if reading is None:
             each = max(ReadOptions().memory_bytes, READING_BYTES + num_shuffles * MIN_SHARE_BYTES)
-            return Workers(executor, number, ReadOptions(memory_bytes=each * (number + 1)))
+            return Capacity(executor, number, ReadOptions(memory_bytes=each * (number + 1)))
         spare_bytes = reading.memory_bytes - READING_BYTES
         shares = spare_bytes // (MIN_SHARE_BYTES * num_shuffles)
         if shares < 2:
@@ -109,7 +111,7 @@ class Workers:
             )
             raise OptionError(msg)
         most = max(spare_bytes // (least_bytes * num_shuffles) - 1, 1)
-        return Workers(executor, min(number, most), reading)
+        return Capacity(executor, min(number, most), reading)
 
     @property
     def share(self) -> ReadOptions:
@@ -122,45 +124,42 @@ class Workers:
         return (self.reading.memory_bytes - READING_BYTES) // (self.number + 1)
 
 
-def result_schema(schema: object) -> pa.Schema:
-    """Return the schema of results that a user declared; raises SchemaError."""
-    if not isinstance(schema, pa.Schema):
-        msg = (
-            f"schema is {type(schema).__name__}: expected a pyarrow schema, which functions of "
-            "Spark take as well"
-        )
-        raise SchemaError(msg)
-    return data_schema(schema)
-
-
-def run_operation(
-    operation: Operation,
-    workers: Workers,
-    schema: pa.Schema,
+def read_here(
+    description: Description,
     *,
-    subpartitions: int | Iterable[int] | None,
-    target_partition_bytes: int,
-    into: Into | None,
-) -> BatchReader | ShuffleReceipt:
-    """Return a reader of the results of an operation, in order; with ``into`` write them.
+    executor: Executor | None = None,
+    time_zone: str | None = None,
+    target_partition_bytes: int | None = None,
+) -> BatchReader:
+    """Return a reader of the rows of a description, in the order of tasks; nothing runs before.
 
-    ``schema`` is that of the results. Nothing runs before the reader is read.
+    Raises OptionError and SchemaError where it does not fit the shuffles.
     """
-    results = operation.in_groups(
-        schema, subpartitions=subpartitions, target_partition_bytes=target_partition_bytes
+    workers, plan = _bound(description, executor, time_zone)
+    results = plan.in_groups(target_partition_bytes=_target(target_partition_bytes))
+    is_pool = isinstance(workers.executor, ProcessPoolExecutor)
+    tasks = (_ProcessBatches if is_pool else _ThreadBatches)(workers, plan, results)
+    batches: InOrder[pa.RecordBatch] = InOrder(
+        tasks,
+        len(results.groups),
+        max_tasks=workers.number,
+        max_bytes=workers.waiting_bytes,
+        step_bytes=tasks.step_bytes,
     )
-    number = len(results.groups)
-    if into is None:
-        is_pool = isinstance(workers.executor, ProcessPoolExecutor)
-        tasks = (_ProcessBatches if is_pool else _ThreadBatches)(workers, operation, results)
-        batches: InOrder[pa.RecordBatch] = InOrder(
-            tasks,
-            number,
-            max_tasks=workers.number,
-            max_bytes=workers.waiting_bytes,
-            step_bytes=tasks.step_bytes,
-        )
-        return BatchReader(schema, batches)
+    return BatchReader(plan.schema, batches)
+
+
+def write_here(
+    description: Description,
+    into: Into,
+    *,
+    executor: Executor | None = None,
+    time_zone: str | None = None,
+    target_partition_bytes: int | None = None,
+) -> ShuffleReceipt:
+    """Write the rows of a description as a shuffle, and commit it; raises as :func:`read_here`."""
+    workers, plan = _bound(description, executor, time_zone)
+    results = plan.in_groups(target_partition_bytes=_target(target_partition_bytes))
     # The workers share the memory of writing, as they do that of reading, and the cores.
     writing = WriteOptions() if into.options is None else into.options
     shared = replace(
@@ -168,16 +167,45 @@ def run_operation(
         sort_buffer_bytes=max(writing.sort_buffer_bytes // workers.number, 1 << 10),
         threads=writing.threads or 1,
     )
-    sharing = replace(into, options=shared)
-    job, rows = sharing.begin(operation, results, schema)
+    job, rows = replace(into, options=shared).begin(plan, results, plan.schema)
     if isinstance(workers.executor, ProcessPoolExecutor):
         _pickled((job, rows))  # refused before anything is written
+    number = len(results.groups)
 
     def run(job: ShuffleJob) -> list[MapStatus]:
-        outputs = _MapOutputs(workers, operation, job, rows)
+        outputs = _MapOutputs(workers, plan, job, rows)
         return list(InOrder(outputs, number, max_tasks=workers.number, max_bytes=0, step_bytes=0))
 
     return run_job(job, into.mode, run, num_map_outputs=number)
+
+
+def planned_here(description: Description, time_zone: str | None = None) -> tuple[TaskPlan, int]:
+    """Return what tasks of this process do, and how many tasks there are."""
+    _, plan = _bound(description, None, time_zone)
+    return plan, len(plan.in_groups(target_partition_bytes=TARGET_PARTITION_BYTES).groups)
+
+
+def _bound(
+    description: Description, executor: Executor | None, time_zone: str | None
+) -> tuple[Capacity, TaskPlan]:
+    """Return what runs the tasks of a description, and what they do."""
+    reading = next(description.shuffles).given_options
+    workers = Capacity.of(
+        executor,
+        reading,
+        description.num_inputs,
+        least_bytes=max(description.most_bytes, MIN_SHARE_BYTES),
+    )
+    at = RunSettings(
+        time_zone,
+        SparkSettings(time_zone),
+        memory=workers.share.shared_by(description.num_inputs),
+    )
+    return workers, description.bind(at)
+
+
+def _target(target_partition_bytes: int | None) -> int:
+    return TARGET_PARTITION_BYTES if target_partition_bytes is None else target_partition_bytes
 
 
 def _pickled(work: object) -> bytes:
@@ -211,10 +239,10 @@ def _unpickled(sent: bytes) -> Any:  # noqa: ANN401
 class _Pool:
     """Submits steps to the executor of the user, or to threads of our own."""
 
-    def __init__(self, workers: Workers, operation: Operation) -> None:
+    def __init__(self, workers: Capacity, plan: TaskPlan) -> None:
         self.workers = workers
         self.stopped = Event()
-        self._paths = operation.paths
+        self._paths = plan.paths
         self._own: Executor | None = None
 
     def submit(self, call: Callable[..., T], *given: object) -> Future[T]:
@@ -260,8 +288,8 @@ def _shut_down(found: str) -> ClosedError:
 class _ThreadBatches(_Pool):
     """Tasks in threads, whose batches stay where they are."""
 
-    def __init__(self, workers: Workers, operation: Operation, results: GroupResults) -> None:
-        super().__init__(workers, operation)
+    def __init__(self, workers: Capacity, plan: TaskPlan, results: GroupResults) -> None:
+        super().__init__(workers, plan)
         self._results = results
         self.step_bytes = min(STEP_BYTES, workers.waiting_bytes // (2 * workers.number))
 
@@ -309,8 +337,8 @@ class _ProcessBatches(_Pool):
     step_bytes = 0
     """A process makes all results of a group, on disk."""
 
-    def __init__(self, workers: Workers, operation: Operation, results: GroupResults) -> None:
-        super().__init__(workers, operation)
+    def __init__(self, workers: Capacity, plan: TaskPlan, results: GroupResults) -> None:
+        super().__init__(workers, plan)
         self._sent = _pickled(results)
         self._schema = results.schema
         self._scratch: ScratchDirectory | None = None
@@ -368,9 +396,9 @@ class _MapOutputs(_Pool):
     """Map tasks, which write what they make."""
 
     def __init__(
-        self, workers: Workers, operation: Operation, job: ShuffleJob, rows: PlacedRows
+        self, workers: Capacity, plan: TaskPlan, job: ShuffleJob, rows: PlacedRows
     ) -> None:
-        super().__init__(workers, operation)
+        super().__init__(workers, plan)
         self._work = job, rows
         is_pool = isinstance(workers.executor, ProcessPoolExecutor)
         self._sent = _pickled(self._work) if is_pool else None

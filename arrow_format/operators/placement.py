@@ -91,7 +91,7 @@ class Placement:
             f"subpartition {ids[row]} of {self.num_subpartitions}: rows that stay where they are "
             f"must have the key with which they were read. Keep {', '.join(names)} as it is, or "
             "partition the result: by other columns with keys=..., or by this one with "
-            "write_shuffle of the DataFrame, without into=" + _OF_PANDAS * is_null
+            "write_shuffle(result.to_spark(), path, keys=...)" + _OF_PANDAS * is_null
         )
 
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from arrow_format.operators.inputs import Input
     from arrow_format.read.rows import Rows
-    from arrow_format.read.shuffle import Shuffle
 
 
 class RowSource(Protocol):
@@ -198,20 +198,20 @@ def each_subpartition(
 
 
 def row_source(
-    shuffle: Shuffle, subpartitions: Sequence[int], columns: Sequence[str] | None
+    rows: Input, subpartitions: Sequence[int], columns: Sequence[str] | None
 ) -> RowSource:
-    """Return the rows of a shuffle by subpartition.
+    """Return the rows of an input by subpartition.
 
     A broadcast shuffle is read once, not once per subpartition, and may have another number of
     subpartitions. ``subpartitions`` ascend; ``columns`` are delivered in their order, all when
     None. Raises SchemaError where one is missing.
     """
-    schema = shuffle.schema_of(columns)
-    if not is_broadcast(shuffle):
-        return RowsInOrder(schema, shuffle.rows(subpartitions, columns))
+    schema = rows.schema_of(columns)
+    if not is_broadcast(rows):
+        return RowsInOrder(schema, rows.rows(subpartitions, columns))
 
     def read() -> Iterator[pa.RecordBatch]:
-        for run in shuffle.rows([0], columns):
+        for run in rows.rows([0], columns):
             yield run.batch
 
-    return SameRows(schema, read, shuffle.options.kept_bytes)
+    return SameRows(schema, read, rows.options.kept_bytes)

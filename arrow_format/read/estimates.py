@@ -6,7 +6,7 @@ Small subpartitions are combined, large ones are split.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,6 +33,23 @@ that the cores of a small cluster share the work."""
 
 MAX_REGIONS = 1 << 26
 """Limit of the regions of a version that is split by region: more would be petabytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskGroup:
+    """Subpartitions that one task reads, in their order."""
+
+    ranges: tuple[tuple[int, int], ...]
+    """Ranges ``[first, end)`` of subpartitions, ascending; none for a task that reads nothing."""
+    num_rows: int
+    """Rows of these subpartitions; with a filter, those before it."""
+    num_bytes: int
+    """Estimated bytes of these rows in Arrow, of the columns that are read."""
+
+    @property
+    def subpartitions(self) -> list[int]:
+        """The subpartitions, ascending."""
+        return list(chain.from_iterable(range(*bounds) for bounds in self.ranges))
 
 
 def estimate_read_bytes(snapshot: Snapshot, stored: Int64Array, share: float = 1.0) -> Int64Array:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import socket
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, Self, TypeGuard
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from arrow_format.filters.conjunction import Both
 from arrow_format.filters.filter import bind_filter
 from arrow_format.filters.keys import bind_keys, subpartition_of
 from arrow_format.filters.spark_rules import SparkSettings
-from arrow_format.integrations.readable import TaskGroup
 from arrow_format.keys.combination import combine_text
 from arrow_format.log.carried import Carried, parts_of
 from arrow_format.log.changes import changes_of, read_as
@@ -29,12 +28,8 @@ from arrow_format.log.reader import translate_gone, why_gone
 from arrow_format.log.result import released_error
 from arrow_format.log.version_names import parse_version_name, resolve_version
 from arrow_format.options import check_integer, check_read_options
-from arrow_format.read.at_hand import AtHand
 from arrow_format.read.chunk_plan import check_subpartitions, coalesce_adjacent
-from arrow_format.read.estimates import (
-    estimate_read_bytes,
-    estimate_region_bytes,
-)
+from arrow_format.read.estimates import TaskGroup, estimate_read_bytes, estimate_region_bytes
 from arrow_format.read.placement_check import required_check
 from arrow_format.read.rows import as_batches
 from arrow_format.read.selection import select
@@ -78,7 +73,7 @@ PINNED_KEPT = 2
 """Pinned shuffles that a process keeps with their indexes: its next tasks read the same ones."""
 
 
-class Shuffle(VersionFacts, AtHand):
+class Shuffle(VersionFacts):
     """One committed version of a shuffle, ready to be read.
 
     It is a pinned snapshot: later commits do not change it. It can be pickled, and used by several
@@ -102,6 +97,7 @@ class Shuffle(VersionFacts, AtHand):
         options: ReadOptions | None = None,
     ) -> None:
         super().__init__(storage, snapshot)
+        self._given = options
         self._options = check_read_options(options)
         self._selection: Selection | None = None
         self._checks = False
@@ -172,6 +168,16 @@ class Shuffle(VersionFacts, AtHand):
         return self._options
 
     @property
+    def given_options(self) -> ReadOptions | None:
+        """The options that it was opened with; None where these are the defaults."""
+        return self._given
+
+    def with_options(self, options: ReadOptions) -> Shuffle:
+        """Return this version, restricted and checked as it is, read with other options."""
+        other = Shuffle(self._storage, self._snapshot, options)
+        return (other.checking() if self._checks else other).where(self.filter)
+
+    @property
     def subpartition_rows(self) -> pa.Int64Array:
         """Rows of each subpartition; int64, shape ``(num_subpartitions,)``."""
         return to_arrow(self._reader.totals[0])
@@ -239,8 +245,8 @@ class Shuffle(VersionFacts, AtHand):
         filtered._selection = select(filter, self._snapshot, trusts=not self._checks)
         return filtered
 
-    def _copy(self) -> Shuffle:
-        copied = Shuffle.__new__(Shuffle)  # copy() would open the version again
+    def _copy(self) -> Self:
+        copied = type(self).__new__(type(self))  # copy() would open the version again
         vars(copied).update(vars(self))
         return copied
 
@@ -352,6 +358,10 @@ class Shuffle(VersionFacts, AtHand):
         with_subpartition: bool = False,
     ) -> BatchReader:
         """Read rows by ascending subpartition, those of each in order.
+
+        .. code-block:: python
+
+            orders.read([0, 3], ["customer", "price"], filter="price > 100").read_all()
 
         The order within a subpartition is that of :attr:`sort_by`. Without sort keys, and between
         rows whose keys are equal, it is the order of writing: by version, map task, region and
@@ -470,6 +480,10 @@ class Shuffle(VersionFacts, AtHand):
     ) -> ReadExplanation:
         """Return what :meth:`read` will keep and skip, and why; opens indexes and reads no rows.
 
+        .. code-block:: python
+
+            print(orders.explain(columns=["price"], filter="customer = 17"))
+
         Parameters
         ----------
         subpartitions, columns, filter
@@ -554,6 +568,10 @@ class Shuffle(VersionFacts, AtHand):
     def count_rows(self, *, filter: str | pc.Expression | None = None) -> int:
         """Return how many rows :meth:`read` delivers, of all subpartitions.
 
+        .. code-block:: python
+
+            orders.count_rows(filter="price > 100")
+
         The log says it of all rows. With a filter it says it of files, and their indexes of chunks,
         all of whose rows match or none; only the columns of the filter in others are decoded.
 
@@ -573,6 +591,10 @@ class Shuffle(VersionFacts, AtHand):
         self, columns: Sequence[str], *, filter: str | pc.Expression | None = None
     ) -> dict[str, tuple[pa.Scalar, pa.Scalar]]:
         """Return the least and the greatest value of columns in Spark's order, nulls left out.
+
+        .. code-block:: python
+
+            least, greatest = orders.min_max(["price"])["price"]
 
         They come from the log, or from indexes, where these know them, as of numbers, dates and
         times with statistics (:attr:`WriteOptions.statistics`); columns are decoded elsewhere.
@@ -611,6 +633,10 @@ class Shuffle(VersionFacts, AtHand):
     def subpartition_of(self, **key: Any) -> int:  # noqa: ANN401  a value of any key column
         """Return the subpartition of a key, as Spark hashes it; reads nothing.
 
+        .. code-block:: python
+
+            orders.subpartition(orders.subpartition_of(customer=17))
+
         Parameters
         ----------
         key
@@ -626,15 +652,19 @@ class Shuffle(VersionFacts, AtHand):
         n = self.num_subpartitions
         return subpartition_of(key, self.partitioner, self.schema, n, self.spark_schema)
 
-    def lookup(self, keys: Keys, columns: Sequence[str] | None = None) -> BatchReader:
+    def lookup(self, key_values: Keys, columns: Sequence[str] | None = None) -> BatchReader:
         """Read the rows of given keys, whatever else is in their subpartitions.
+
+        .. code-block:: python
+
+            orders.lookup({"customer": [17, 18]}, columns=["price"]).read_all()
 
         An open shuffle keeps the indexes that it read, within ``ReadOptions.index_bytes``: the next
         lookup reads none of them again.
 
         Parameters
         ----------
-        keys
+        key_values
             The key columns of the partitioner, one key a row: a table, or a dict of columns such as
             ``{"customer": [17, 18]}``, aligned by position; a single value goes with all others.
             A null is a key like any other.
@@ -653,7 +683,86 @@ class Shuffle(VersionFacts, AtHand):
         OptionError
             The shuffle is not partitioned by keys.
         """
-        return self.where(self.bound_keys(keys)).read(columns=columns)
+        return self.where(self.bound_keys(key_values)).read(columns=columns)
+
+    def subpartition(
+        self,
+        subpartition: int,
+        columns: Sequence[str] | None = None,
+        *,
+        with_subpartition: bool = False,
+    ) -> BatchReader:
+        """Read the rows of one subpartition; see :meth:`read`.
+
+        .. code-block:: python
+
+            orders.subpartition(3, ["customer", "price"]).read_all()
+        """
+        return self.read([subpartition], columns, with_subpartition=with_subpartition)
+
+    def __len__(self) -> int:
+        return self.num_subpartitions
+
+    def __iter__(self) -> Iterator[BatchReader]:
+        """Yield a reader of each subpartition, ascending, empty ones too.
+
+        A chunk holds several small subpartitions, and each reader decodes it again. To read many of
+        them quickly, use :meth:`read` with ``with_subpartition``.
+        """
+        return map(self.subpartition, range(self.num_subpartitions))
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Return all rows as an Arrow C stream, in the order of :meth:`read`."""
+        return self.read().__arrow_c_stream__(requested_schema)
+
+    def to_table(
+        self,
+        subpartitions: int | Iterable[int] | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        filter: str | pc.Expression | None = None,
+        ordered: bool = True,
+        with_subpartition: bool = False,
+    ) -> pa.Table:
+        """Return rows in memory; parameters, order and errors are those of :meth:`read`.
+
+        .. code-block:: python
+
+            orders.to_table(columns=["customer", "price"], filter="price > 100")
+        """
+        return self.read(
+            subpartitions,
+            columns,
+            filter=filter,
+            ordered=ordered,
+            with_subpartition=with_subpartition,
+        ).read_all()
+
+    def to_pandas(
+        self,
+        subpartitions: int | Iterable[int] | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        filter: str | pc.Expression | None = None,
+        ordered: bool = True,
+        with_subpartition: bool = False,
+    ) -> Any:  # noqa: ANN401
+        """Return rows as a :class:`pandas.DataFrame`, in the types that PyArrow chooses.
+
+        .. code-block:: python
+
+            orders.to_pandas([0, 1]).groupby("customer").price.sum()
+
+        For others, use ``to_table(...).to_pandas(...)``. Parameters, order and errors are those of
+        :meth:`read`.
+        """
+        return self.read(
+            subpartitions,
+            columns,
+            filter=filter,
+            ordered=ordered,
+            with_subpartition=with_subpartition,
+        ).read_pandas()
 
     def verify(
         self,
@@ -662,6 +771,10 @@ class Shuffle(VersionFacts, AtHand):
         on_file: Callable[[MapOutput], None] | None = None,
     ) -> VerifyReport:
         """Read every byte and check every checksum and count.
+
+        .. code-block:: python
+
+            print(orders.verify())
 
         Parameters
         ----------

@@ -39,6 +39,11 @@ if TYPE_CHECKING:
 class VerifyReport(Report):
     """What :meth:`Shuffle.verify` read, and the problems it met.
 
+    .. code-block:: python
+
+        report = orders.verify()
+        print(report.ok, *report.problems)
+
     Parameters
     ----------
     path

@@ -67,7 +67,8 @@ def open_storage(path: Place, storage_options: Mapping[str, str] | None = None) 
 
         if isinstance(path, ObjectStorage):
             return path
-    text = os.fspath(path)  # type: ignore[arg-type]
+        raise OptionError(_no_path(path))
+    text = os.fspath(path)
     if not isinstance(text, str) or not text:
         msg = f"path={path!r}: expected a directory"
         raise OptionError(msg)
@@ -89,6 +90,20 @@ def open_storage(path: Place, storage_options: Mapping[str, str] | None = None) 
     if scheme not in (None, "file"):
         raise _foreign(scheme)
     return PosixStorage(rest)
+
+
+def _no_path(given: object) -> str:
+    """Return what is wrong with something that is no path, and which call was meant."""
+    kind = type(given)
+    meant = ""
+    if hasattr(kind, "readStream"):
+        meant = (
+            ". A session goes where the work is run: open_shuffle(path).to_spark(spark), "
+            "write_shuffle(source, path, spark=spark)"
+        )
+    elif hasattr(kind, "mapInArrow") or hasattr(kind, "__arrow_c_stream__"):
+        meant = ". Rows come first: write_shuffle(rows, path, keys=...)"
+    return f"path is {kind.__name__}: expected the directory or URI of a shuffle{meant}"
 
 
 def scheme_of(path: str) -> str | None:

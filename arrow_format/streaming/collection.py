@@ -32,6 +32,10 @@ def collect_garbage(
 ) -> GcReport:
     """Remove versions that were superseded long ago, and what unfinished jobs left.
 
+    .. code-block:: python
+
+        print(arrow_shuffle.collect_garbage("/data/orders", retention=timedelta(days=7)))
+
     The newest version is kept whatever its age, and so is everything that a version within the
     retention names, and of a pipelined result every version that a known consumer has not consumed.
     What was released is removed whatever its age. Rows of a version that is kept are never touched.
@@ -59,7 +63,7 @@ def collect_garbage(
     on_bytes
         Called with the bytes of each file that was removed, for progress.
     storage_options
-        As for :func:`~arrow_format.open_shuffle`.
+        As for :func:`~arrow_shuffle.open_shuffle`.
 
     Returns
     -------

@@ -15,7 +15,7 @@ import time
 import warnings
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from arrow_format.errors import (
     BackPressureTimeoutError,
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from arrow_format.options import ReadOptions
     from arrow_format.storage.open import Place, Storage
 
+
+AnyShuffle = TypeVar("AnyShuffle", bound=Shuffle)
 
 _PATIENCE_S = 1.0
 """For other consumers of a full result, when one is asked to flush: it has rows to consume."""
@@ -128,10 +130,18 @@ class Consumer:
         return False
 
 
-class Consumption:
-    """The rows that one consumer is about to consume, of a fixed version; see :func:`consume`."""
+class Consumption(Generic[AnyShuffle]):
+    """The rows that one consumer is about to consume, of a fixed version.
 
-    def __init__(self, consumer: Consumer, shuffle: Shuffle) -> None:
+    See :func:`arrow_shuffle.consume`.
+
+    .. code-block:: python
+
+        with arrow_shuffle.consume("/data/orders", consumer="report") as consumption:
+            table = consumption.shuffle.to_table()
+    """
+
+    def __init__(self, consumer: Consumer, shuffle: AnyShuffle) -> None:
         self._consumer = consumer
         self._shuffle = shuffle
         self._is_open = True
@@ -142,7 +152,7 @@ class Consumption:
         return self._consumer.name
 
     @property
-    def shuffle(self) -> Shuffle:
+    def shuffle(self) -> AnyShuffle:
         """The rows to consume: all of a blocking result, the new ones of a pipelined result."""
         return self._shuffle
 
@@ -182,67 +192,6 @@ class Consumption:
             self.commit()
         else:
             self.close()
-
-
-def consume(
-    path: Place,
-    *,
-    consumer: str,
-    request_timeout: float = 0.0,
-    allow_empty: bool = False,
-    flush: bool = False,
-    options: ReadOptions | None = None,
-    storage_options: Mapping[str, str] | None = None,
-) -> Consumption:
-    """Request a result as a named consumer, and wait until it has rows to consume.
-
-    Parameters
-    ----------
-    path
-        Directory or URI of the shuffle; it need not exist yet.
-    consumer
-        Name of the consumer, under which its progress is kept: 1 to 100 letters, digits, ``_`` and
-        ``-``. One process holds it at a time.
-    request_timeout
-        Seconds to wait for the result, for new rows of a pipelined one, or for the name. The
-        consumer is registered while it waits, so a bounded result waits for it. If no result
-        appears, the registration is removed. Where another machine may hold the name, it takes up
-        to a minute more to learn whether its process is alive.
-    allow_empty
-        What to return if a pipelined result has nothing new by then: a shuffle without rows when
-        True; when False, RequestTimeoutError is raised.
-    flush
-        Whether rows of a stream that have waited longer than its flush interval become a version
-        first, and whenever there is nothing to consume while this waits. False: a consumer leaves
-        them to the stream.
-    options, storage_options
-        As for :func:`~arrow_format.open_shuffle`.
-
-    Returns
-    -------
-    Consumption
-        A context manager; its rows count as consumed when it ends without an exception.
-
-    Raises
-    ------
-    ConsumerError
-        A living process holds the name.
-    ResultReleasedError
-        The result was released.
-    ResultFailedError
-        Its producer failed during the wait, or before and none has committed since.
-    RequestTimeoutError
-        There was no result in time, or nothing new of it, unless ``allow_empty``.
-    ShuffleNotFoundError
-        There is no result, and no timeout; or versions expired before they were consumed.
-    OptionError
-        The name or the timeout is malformed.
-    """
-    return Consumption(
-        *request_result(
-            path, consumer, request_timeout, allow_empty, options, storage_options, flush=flush
-        )
-    )
 
 
 def request_result(
@@ -295,6 +244,10 @@ def release_shuffle(
 ) -> bool:
     """Release a result as a whole, whatever its type, and remove its files.
 
+    .. code-block:: python
+
+        arrow_shuffle.release_shuffle("/data/orders")
+
     Pending rows of a stream with a flush interval are removed too, even before the first version.
     Readers and consumers then get a :class:`ResultReleasedError`; a writer may write a new result
     to the same path. Tagged versions are kept.
@@ -302,7 +255,7 @@ def release_shuffle(
     Parameters
     ----------
     path, storage_options
-        As for :func:`~arrow_format.open_shuffle`.
+        As for :func:`~arrow_shuffle.open_shuffle`.
     expected_version
         Release only if no rows were added or taken away after that version; None: do not ask.
 
@@ -337,6 +290,11 @@ def release_shuffle(
 @dataclass(frozen=True, slots=True)
 class ConsumerState(Report):
     """How far one consumer has consumed.
+
+    .. code-block:: python
+
+        for consumer in orders.consumers():
+            print(consumer.name, consumer.version, consumer.unconsumed_bytes)
 
     Parameters
     ----------
@@ -375,10 +333,7 @@ def list_consumers(
 ) -> tuple[ConsumerState, ...]:
     """Return the consumers of a shuffle, by name.
 
-    Parameters
-    ----------
-    path, storage_options
-        As for :func:`~arrow_format.open_shuffle`.
+    Parameters, result and errors are those of :meth:`arrow_shuffle.Shuffle.consumers`.
     """
     storage = open_storage(path, storage_options)
     check_there(storage)
@@ -397,25 +352,7 @@ def forget_consumer(
 ) -> bool:
     """Remove a consumer that will not come back, so that no result waits for it.
 
-    Where another machine may hold the name, it takes up to a minute to learn whether its process is
-    alive.
-
-    Parameters
-    ----------
-    path, storage_options
-        As for :func:`~arrow_format.open_shuffle`.
-    consumer
-        Its name.
-
-    Returns
-    -------
-    bool
-        Whether there was a consumer of that name.
-
-    Raises
-    ------
-    ConsumerError
-        A living process holds the name.
+    Parameters, result and errors are those of :meth:`arrow_shuffle.Shuffle.forget_consumer`.
     """
     storage = open_storage(path, storage_options)
     registry = ConsumerRegistry(storage)

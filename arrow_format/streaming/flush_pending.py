@@ -126,10 +126,14 @@ def flush_pending(
 ) -> ShuffleReceipt | None:
     """Commit the pending checkpoints of a stream with a flush interval as one version.
 
+    .. code-block:: python
+
+        arrow_shuffle.flush_pending("/data/page_views", due=True)
+
     Parameters
     ----------
     path, storage_options
-        As for :func:`~arrow_format.open_shuffle`.
+        As for :func:`~arrow_shuffle.open_shuffle`.
     due
         Flush only what has waited for as long as its stream lets it, its ``flush.maxInterval``,
         which is in the log.

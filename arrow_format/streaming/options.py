@@ -31,6 +31,10 @@ INTERVAL = replace(
 class FlushOptions:
     """Options of buffered outputs; bad values raise :class:`OptionError` at construction.
 
+    .. code-block:: python
+
+        options = arrow_format.FlushOptions(max_interval=timedelta(minutes=2))
+
     Source: FLIP-365, ``execution.flush.*``.
 
     Parameters

@@ -1,4 +1,4 @@
-"""Combines the rows of equal keys in a full buffer, where that pays. Pure but for the decision.
+"""A sort buffer that combines the rows of equal keys when it is full, where that pays.
 
 A sample of the rows decides before they are grouped, and what was combined for the next buffer.
 """
@@ -9,6 +9,7 @@ from math import isqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from arrow_format.arrays.buffers import to_arrow
 from arrow_format.arrays.exact_sums import DoesNotFitError
@@ -16,14 +17,16 @@ from arrow_format.arrays.gather import gathered
 from arrow_format.arrays.selection import joined, take
 from arrow_format.keys.group_values import combine_column
 from arrow_format.keys.key_groups import key_groups
+from arrow_format.keys.key_numbers import is_integer
+from arrow_format.write.sort_buffer import SortBuffer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import pyarrow as pa
     from numpy.typing import NDArray
 
     from arrow_format.keys.partitioner import Assign
+    from arrow_format.keys.sort_keys import SortBy
 
 LEAST_ABSORBED = 0.4
 """The part of new rows that must be combined into others: with less, grouping them takes longer
@@ -31,6 +34,9 @@ than writing them."""
 
 SAMPLED_PAIRS = 64
 """Rows are sampled until about so many pairs of one key are expected where each key has two."""
+
+HASHING_BYTES = 16
+"""Charged for a row and each of its columns that may go through a hash table, as texts do."""
 
 _SEED = 0
 
@@ -123,3 +129,55 @@ def _taken(arrays: list[pa.Array], rows: NDArray[np.int64]) -> pa.Array:
             for array, start, stop, end in zip(arrays, starts, stops, ends, strict=True)
         ]
     )
+
+
+class CombiningBuffer(SortBuffer):
+    """Collects rows of which those with equal keys become one, when it is full and at its end.
+
+    It stays in use while that frees half of it, so each row is examined about twice. Rows come
+    without subpartitions, which are assigned at the end, to what is left.
+    """
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        capacity_bytes: int,
+        num_subpartitions: int,
+        sort_by: SortBy,
+        combiner: Combiner,
+    ) -> None:
+        super().__init__(schema, capacity_bytes, num_subpartitions, sort_by)
+        self._combiner = combiner
+        self._num_combined = 0
+        """Rows at the beginning that are known to have different keys."""
+        num_hashed = sum(not is_integer(field.type) for field in schema)
+        self.row_overhead_bytes += HASHING_BYTES * num_hashed
+
+    def add(self, batch: pa.RecordBatch) -> bool:
+        """Append all rows or none, as :meth:`SortBuffer.add`; combine rows for them to fit."""
+        while not super().add(batch):
+            if not self._combine() or 2 * self.num_bytes > self._capacity_bytes:
+                return False
+        return True
+
+    def finish(self) -> None:
+        """Combine the rows, assign subpartitions, and refuse further rows."""
+        self._combine()
+        self._copy_pending()
+        self._ids = [
+            self._combiner.assign(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+            for arrays in map(list, zip(*self._columns, strict=True))
+        ]
+        super().finish()
+
+    def _combine(self) -> bool:
+        """Combine the rows; return whether there were any to combine."""
+        if self._num_combined == self._num_rows or self._combiner.stopped:
+            return False
+        self._copy_pending()
+        columns = self._combiner.combined(self._columns, self._num_combined)
+        if columns is not None:
+            self.take_columns()
+            self.put(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+        self._num_combined = self._num_rows
+        return columns is not None

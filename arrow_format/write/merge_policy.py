@@ -89,6 +89,10 @@ class Facts:
 class MergePolicy:
     """When to merge; bad values raise :class:`OptionError` at construction.
 
+    .. code-block:: python
+
+        orders.merge(policy=arrow_shuffle.MergePolicy(rewrite="always"))
+
     Parameters
     ----------
     rewrite

@@ -17,7 +17,7 @@ from arrow_format.concurrency import Workers, available_cores
 from arrow_format.errors import ClosedError, OptionError
 from arrow_format.format.regions import RegionKind
 from arrow_format.model import BROADCAST
-from arrow_format.write.combining_buffer import CombiningBuffer
+from arrow_format.write.combining import CombiningBuffer
 from arrow_format.write.counters import MapCounters
 from arrow_format.write.map_output import MapOutputWriter
 from arrow_format.write.sort_buffer import SortBuffer

@@ -29,11 +29,11 @@ def merge(
     by: Annotated[
         str,
         typer.Option(
-            metavar="map_output|subpartition",
-            help="What a new file holds: adjacent map outputs, or a range of subpartitions of all "
+            metavar="subpartition|map_output",
+            help="What a new file holds: a range of subpartitions of all map outputs, or adjacent "
             "map outputs.",
         ),
-    ] = "map_output",
+    ] = "subpartition",
     rewrite: Annotated[
         str,
         typer.Option(

@@ -298,7 +298,7 @@ _DRIVER_AT_WORK = (
          "SparkSession.setActiveSession(spark._jsparkSession)", "note"),
     _Row("python-apart", "driver", lambda s: not s.session.runs_here,
          "PYSPARK_PYTHON is {s.session.executor_python}, which is no program here; Spark plans "
-         "reads of read_shuffle with it, on the driver",
+         "reads of to_spark() with it, on the driver",
          "Have one at the same path here. Of a packed environment: unpack it here too, or make a "
          "link, such as ln -s /path/of/this/environment environment"),
 )  # fmt: skip

@@ -27,6 +27,12 @@ __all__ = ["EnvironmentReport", "check_before_session", "check_environment", "ra
 class EnvironmentReport(Report):
     """What is wrong where Spark runs; ``str()`` is for people, :meth:`as_json` for programs.
 
+    .. code-block:: python
+
+        report = arrow_shuffle.check_environment(spark)
+        if not report.ok:
+            print(report)
+
     Attributes
     ----------
     findings
@@ -93,6 +99,10 @@ def check_environment(
 ) -> EnvironmentReport:
     """Find out what of driver, executors, session and storage hinders this package.
 
+    .. code-block:: python
+
+        print(arrow_shuffle.check_environment(spark, path="/data"))
+
     Runs one small job, in as many tasks as the session runs concurrently, which needs neither this
     package nor pyarrow on the executors. It sees the executors that these tasks reach.
 
@@ -104,7 +114,7 @@ def check_environment(
         Directory or URI that driver and executors are to share. Each puts a small file there, or
         into the nearest directory above it that exists, which the other looks for; all are removed.
     storage_options
-        Options of an object store, as :func:`~connector.write_shuffle` takes them.
+        Options of an object store, as :func:`~arrow_shuffle.write_shuffle` takes them.
 
     Returns
     -------

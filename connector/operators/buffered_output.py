@@ -41,8 +41,8 @@ class BufferedOutput(ChecksOnArrival):
 
     .. code-block:: python
 
-        stage = BufferedOutput(keys=["page"], max_interval="2min")
-        df.repartition("page").mapInArrow(stage, df.schema)
+        stage = arrow_shuffle.BufferedOutput(keys=["k"], max_interval="2min")
+        df.repartition("k").mapInArrow(stage, df.schema).show()
 
     The schema to declare is that of the input. The last row to arrive is kept: Spark's shuffle
     promises no order between the tasks that it reads from, so where rows of a key come from

@@ -83,7 +83,7 @@ class BatchReadOptions:
         IN (17, 18)``. By default none: all rows.
     time_zone
         Time zone of dates and timestamps in ``filter`` that name none: a region or an offset;
-        ``arrow_shuffle.read_shuffle`` sets that of the session. By default none: a filter that
+        ``to_spark`` sets that of the session. By default none: a filter that
         needs one is refused.
     coalesce
         Whether adjacent subpartitions share a Spark partition; otherwise each is exactly one, empty
@@ -118,8 +118,8 @@ class BatchReadOptions:
     split_skewed: bool = option(False, FLAG)
     with_subpartition: bool = option(False, FLAG)
     version: int | str | None = option(None, VERSION, only="batch")
-    pin: Pin | None = option(None, PIN_KIND, only="read_shuffle")
-    arrow_filter: ArrowFilter | None = option(None, ARROW_FILTER_KIND, only="read_shuffle")
+    pin: Pin | None = option(None, PIN_KIND, only="to_spark")
+    arrow_filter: ArrowFilter | None = option(None, ARROW_FILTER_KIND, only="to_spark")
     storage_options: StorageOptions = field(default_factory=StorageOptions)
     options: ReadOptions = field(default_factory=ReadOptions)
     request: ResultRequest = field(default_factory=ResultRequest)
@@ -259,7 +259,7 @@ READ_OPTIONS = options_of("reads", BatchReadOptions, ReadOptions, ResultRequest)
 BATCH_READ_OPTIONS = options_of("batch reads", BatchReadOptions, ReadOptions, only="batch")
 """Further options of batch reads."""
 
-PIN, ARROW_FILTER = options_of("", BatchReadOptions, only="read_shuffle")
+PIN, ARROW_FILTER = options_of("", BatchReadOptions, only="to_spark")
 """Internal: which commit of ``version`` a DataFrame reads and which span of versions; and a filter
 that is no text, see :mod:`connector.options.filters`."""
 
@@ -337,7 +337,7 @@ def parse_storage_options(known: Mapping[str, str]) -> StorageOptions:
         if is_secret and not _HIDDEN.search(name):
             msg = (
                 f"option {name}: Spark would show its value in plans and logs; call it "
-                f"{SECRET_PREFIX}{own}, or give storage_options to arrow_shuffle.read_shuffle "
+                f"{SECRET_PREFIX}{own}, or give storage_options to arrow_shuffle.open_shuffle "
                 "and arrow_shuffle.write_shuffle"
             )
             raise OptionError(msg)

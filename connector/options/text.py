@@ -59,7 +59,7 @@ def _parse_version(text: str) -> int | str:
     if isinstance(wanted, datetime) and wanted.tzinfo is None:
         problem = (
             f"expected a time with a zone, as {wanted.isoformat(' ')}+01:00 or "
-            f"{wanted.isoformat(' ')}Z; arrow_shuffle.read_shuffle takes the zone of the session"
+            f"{wanted.isoformat(' ')}Z; arrow_shuffle.open_shuffle takes that of its process"
         )
         raise OptionError.of("version", text, problem)
     return wanted if isinstance(wanted, int) else text
@@ -141,7 +141,7 @@ def _parse_pin(text: str) -> Pin:
     return Pin(commit_id, None if numbers[0] is None else VersionSpan(*map(int, numbers)))
 
 
-INTERNAL = "nothing; arrow_shuffle.read_shuffle alone sets it"
+INTERNAL = "nothing; to_spark() alone sets it"
 PIN_KIND = Kind(parse=_parse_pin, expected=INTERNAL)
 
 

@@ -47,7 +47,22 @@ def _checked(method: Callable[..., Result]) -> Callable[..., Result]:
 
 
 class ArrowShuffleDataSource(DataSource):
-    """Format ``arrow_shuffle`` of Spark's batch and streaming readers and writers."""
+    """Format ``arrow_shuffle`` of Spark's batch and streaming readers and writers.
+
+    .. code-block:: python
+
+        writer = df.write.format("arrow_shuffle").mode("append")
+        writer.options(keys="k", numSubpartitions=8).save("/data/by_k")
+        reader = spark.read.format("arrow_shuffle").schema("v long")  # of the columns, this alone
+        reader.option("filter", "k = 3").load("/data/by_k").show()
+
+    Options of a write are the arguments of :func:`~arrow_shuffle.write_shuffle` and the fields of
+    :class:`~arrow_shuffle.WriteOptions` in camel case; streams take them too, and
+    ``flush.maxInterval``. Those of a read are the arguments of :meth:`arrow_shuffle.Shuffle.select`
+    and ``to_spark``. Columns are chosen by ``.schema(...)`` and rows by ``filter``: Spark prunes
+    nothing in a Python source. ``docs/reference/options.md`` lists all. Where Spark does not find
+    the format, ``spark.dataSource.register(ArrowShuffleDataSource)``.
+    """
 
     hidden_options: ClassVar[Mapping[str, str]] = {}
     """Further options of a batch read, which Spark does not know and so cannot show."""

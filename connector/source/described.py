@@ -1,7 +1,7 @@
 """Formats named after what a scan reads, since Spark's UI and ``explain`` show only the format.
 
-:func:`connector.read_shuffle` registers the data source again under a name that contains path,
-version, subpartitions and filter, and reads through that.
+:func:`connector.read.frame_of_shuffle` registers the data source again under a name that contains
+path, version, subpartitions and filter, and reads through that.
 
 The name only describes. Spark resolves it when a DataFrame is first executed, ignoring case, and
 the source registered last wins. So what identifies the rows (path, version, commit id, span,

@@ -77,7 +77,7 @@ class ShuffleSourceReader(ChecksOnArrival, DataSourceReader):
         if parsed.request.consumer is not None:
             msg = (
                 "option consumer: a batch read cannot know when its rows have been consumed. Use "
-                "arrow_shuffle.consume, or spark.readStream"
+                "arrow_shuffle.consume(path, consumer=...), or spark.readStream"
             )
             raise OptionError(msg)
         self._shuffle = shuffle = open_requested(parsed)

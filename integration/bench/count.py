@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from arrow_format import WriteOptions, open_shuffle, write_shuffle
+from arrow_shuffle import WriteOptions, open_shuffle, write_shuffle
 from integration.bench import targets
 from integration.bench.child import run_in_child, timed
 from integration.bench.inputs import KEY, ipc_stream, read_batches

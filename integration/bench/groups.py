@@ -18,6 +18,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+import arrow_shuffle
+from arrow_shuffle import open_shuffle
 from integration.bench import targets
 from integration.bench.results import Part, compare
 from integration.bench.spark import measure_actions, session, to_noop
@@ -158,13 +160,12 @@ def _measure(
     n: int,
     name: str,
 ) -> None:
-    import connector
 
     function, schema, sums = FUNCTIONS[name]
     columns = list(DECIMALS) if name == "largest" else None
     kept = settings.scratch / f"kept-{source.name}-{n}"
     if not kept.exists():
-        connector.write_shuffle(
+        arrow_shuffle.write_shuffle(
             ds.dataset(source), kept, num_subpartitions=n, keys=key, columns=columns, spark=spark
         )
     rows = spark.read.parquet(str(source)).select(*columns or "*")
@@ -173,7 +174,7 @@ def _measure(
         return rows.groupBy(key).applyInPandas(function, schema)
 
     def ours() -> DataFrame:
-        return connector.map_groups(spark, kept, function, schema)
+        return open_shuffle(kept).map_groups(function, schema).to_spark(spark)
 
     expected, found = (rows.selectExpr("count(*)", *sums).first() for rows in (apply(), ours()))
     if found != expected:

@@ -15,13 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from arrow_format import (
-    WriteOptions,
-    aggregate_shuffle,
-    join_shuffles,
-    open_shuffle,
-    write_shuffle,
-)
+from arrow_shuffle import WriteOptions, open_shuffle, write_shuffle
 from integration.bench import targets
 from integration.bench.child import run_in_child, timed
 from integration.bench.joins import GROUPED, ITEMS, ORDERS, REVENUE, partial_revenue
@@ -91,14 +85,18 @@ def ask(kept: str, items: str, others: str, what: str, label: str) -> dict[str, 
 def _ours(kept: str, what: str, executor: Executor) -> Rows:
     if what == AGGREGATE:
         sums: dict[str, Any] = {"total": ("l_extendedprice", "sum")}
-        found = aggregate_shuffle(f"{kept}/suppliers", GROUPED[0], sums, executor=executor)
-        table = found.read_all()
+        suppliers = open_shuffle(f"{kept}/suppliers")
+        table = suppliers.aggregate(GROUPED[0], sums).read(executor=executor).read_all()
     else:
-        parts = join_shuffles(
-            f"{kept}/items", f"{kept}/orders", [(ITEMS[0], ORDERS[0])], left_columns=ITEMS[1:],
-            right_columns=ORDERS[1:], then=partial_revenue, executor=executor,
-            schema=pa.schema({"o_orderpriority": pa.string(), "part": pa.decimal128(38, 4)}),
-        ).read_all()  # fmt: skip
+        schema = pa.schema({"o_orderpriority": pa.string(), "part": pa.decimal128(38, 4)})
+        items, others = (open_shuffle(f"{kept}/{name}") for name in ("items", "orders"))
+        joined = items.select(*ITEMS[1:]).join(
+            others.select(*ORDERS[1:]),
+            [(ITEMS[0], ORDERS[0])],
+            then=partial_revenue,
+            schema=schema,
+        )
+        parts = joined.read(executor=executor).read_all()
         table = parts.group_by("o_orderpriority").aggregate([("part", "sum")])
     return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
 

@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+import arrow_shuffle
+from arrow_shuffle import open_shuffle
 from integration.bench import targets
 from integration.bench.results import Line, Part, compare
 from integration.bench.spark import measure_actions, session, to_noop
@@ -34,13 +36,13 @@ GROUPED = ("l_suppkey", "l_extendedprice", "l_quantity")
 REVENUE = "sum(l_extendedprice * (1 - l_discount)) AS revenue"
 
 SQL = "Spark SQL, sort-merge join"
-WHOLE = "lane shuffles + join_shuffles"
-KEPT = "join_shuffles, kept with all columns"
-KEPT_FEW = "join_shuffles, kept with five columns"
-KEPT_ROWS = "join_shuffles, kept with all columns, all rows to the JVM"
+WHOLE = "lane shuffles + join"
+KEPT = "join, kept with all columns"
+KEPT_FEW = "join, kept with five columns"
+KEPT_ROWS = "join, kept with all columns, all rows to the JVM"
 APPLY = "groupBy.applyInArrow"
 SQL_AGGREGATE = "Spark SQL, groupBy.agg"
-AGGREGATE = "aggregate_shuffle, kept"
+AGGREGATE = "aggregate, kept"
 
 
 def join_lines(case: str, timings: Mapping[str, Timing]) -> list[Line]:
@@ -88,20 +90,18 @@ def run(settings: Settings) -> Part:
 def _joins(
     settings: Settings, part: Part, spark: SparkSession, items: Path, others: Path, n: int
 ) -> None:
-    import connector
-
     def write(out: Path, *, all_columns: bool = False) -> None:
         for name, source, columns in (("items", items, ITEMS), ("orders", others, ORDERS)):
-            connector.write_shuffle(
+            arrow_shuffle.write_shuffle(
                 ds.dataset(source), out / name, num_subpartitions=n, keys=columns[0],
                 columns=None if all_columns else list(columns), spark=spark,
             )  # fmt: skip
 
     def joined(out: Path, **how: Any) -> DataFrame:  # noqa: ANN401
-        columns = {
-            "on": [(ITEMS[0], ORDERS[0])], "left_columns": ITEMS[1:], "right_columns": ORDERS[1:],
-        }  # fmt: skip
-        return connector.join_shuffles(spark, out / "items", out / "orders", **columns, **how)
+        kept_items, kept_orders = (open_shuffle(out / name) for name in ("items", "orders"))
+        right = kept_orders.select(*ORDERS[1:])
+        both = kept_items.select(*ITEMS[1:]).join(right, [(ITEMS[0], ORDERS[0])], **how)
+        return both.to_spark(spark)
 
     def summed(out: Path) -> list[object]:
         schema = "o_orderpriority string, part decimal(38,4)"
@@ -159,12 +159,11 @@ def _revenue(rows: DataFrame) -> list[object]:
 
 def _aggregations(settings: Settings, part: Part, spark: SparkSession, items: Path) -> None:
     """Ten thousand groups at scale 1: Python is called for each of them by ``applyInArrow``."""
-    import connector
 
     n = settings.numbers[0]
     key, price, quantity = GROUPED
     kept = settings.scratch / "kept-suppliers"
-    connector.write_shuffle(
+    arrow_shuffle.write_shuffle(
         ds.dataset(items), kept, num_subpartitions=n, keys=key, columns=list(GROUPED), spark=spark
     )
     rows = spark.read.parquet(str(items)).select(*GROUPED)
@@ -182,7 +181,7 @@ def _aggregations(settings: Settings, part: Part, spark: SparkSession, items: Pa
         SQL_AGGREGATE: lambda _: to_noop(
             rows.groupBy(key).agg({price: "sum", quantity: "max", "*": "count"})
         ),
-        AGGREGATE: lambda _: to_noop(connector.aggregate_shuffle(spark, kept, key, ours)),
+        AGGREGATE: lambda _: to_noop(open_shuffle(kept).aggregate(key, ours).to_spark(spark)),
     }
     case = f"aggregate by {key}, n = {n:,}"
     part.lines += aggregate_lines(case, measure_actions(settings, part, case, actions))

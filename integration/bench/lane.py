@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow.dataset as ds
 
+import arrow_shuffle
 from arrow_format import WriteOptions
 from integration.bench import targets
 from integration.bench.inputs import KEY
@@ -55,16 +56,14 @@ def run(settings: Settings) -> Part:
     title = f"Lane, Parquet to shuffle, Spark local[2], lineitem SF {settings.scale:g} by {KEY}"
     part = Part("lane", title, notes=[NOTE])
     with session(settings) as spark:
-        import connector
-
         num_rows = spark.read.parquet(str(source)).count()
 
         def shuffle(n: int, options: WriteOptions, *, through_jvm: bool = False) -> Action:
             def write(out: Path) -> None:
                 # Opened again each time, as Spark plans again: nothing known of the files is kept.
                 rows = spark.read.parquet(str(source)) if through_jvm else ds.dataset(source)
-                receipt = connector.write_shuffle(
-                    rows, out, num_subpartitions=n, keys=KEY, options=options
+                receipt = arrow_shuffle.write_shuffle(
+                    rows, out, num_subpartitions=n, keys=KEY, options=options, spark=spark
                 )
                 check_rows(receipt.num_rows, num_rows)
 

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from arrow_format import WriteOptions, open_shuffle
+import arrow_shuffle
+from arrow_format import WriteOptions
+from arrow_shuffle import open_shuffle
 from integration.bench import targets
 from integration.bench.inputs import KEY
 from integration.bench.results import Part, compare
@@ -72,12 +74,11 @@ def run(settings: Settings) -> Part:
     part = Part("merge", title, notes=[NOTE])
     options = WriteOptions(sync=False)
     with session(settings) as spark:
-        import connector
 
         def write(n: int) -> Path:
             out = settings.scratch / "out"
             shutil.rmtree(out, ignore_errors=True)
-            receipt = connector.write_shuffle(
+            receipt = arrow_shuffle.write_shuffle(
                 ds.dataset(source), out, num_subpartitions=n, keys=KEY, options=options,
                 num_map_tasks=MAP_OUTPUTS, spark=spark,
             )  # fmt: skip
@@ -93,12 +94,12 @@ def run(settings: Settings) -> Part:
             merged = settings.scratch / f"merged-{n}"
             written = write(n).rename(settings.scratch / f"written-{n}")
             shutil.copytree(written, merged)
-            connector.merge_shuffle(spark, merged, options=options)
+            open_shuffle(merged).merge(options=options, spark=spark)
             plan = open_shuffle(merged).plan(n // 2)
 
             def merge(n: int = n) -> float:
                 out = write(n)
-                return timed(lambda: connector.merge_shuffle(spark, out, options=options))
+                return timed(lambda: open_shuffle(out).merge(options=options, spark=spark))
 
             # What a measure does besides what it times is not in its seconds.
             measures: Mapping[str, Callable[[], Mapping[str, float]]] = {

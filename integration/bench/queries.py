@@ -1,4 +1,4 @@
-"""TPC-H Q3, Q5 and Q18 from kept shuffles, each step ``into=`` the next, against Spark SQL.
+"""TPC-H Q3, Q5 and Q18 from kept shuffles, written in between where keys change, against Spark SQL.
 
 Ours begins with shuffles of whole tables that were written before, and the measured time has all
 steps: what they write, with fsync, and the last one's rows to a sink that drops them. Spark SQL
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from integration.bench.spark import Action
 
 SPARK_SQL = "Spark SQL from Parquet"
-OURS = "kept shuffles, into="
+OURS = "kept shuffles, chained"
 
 
 def run(settings: Settings) -> Part:

@@ -18,7 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import arrow_shuffle
 from arrow_format import WriteOptions
+from arrow_shuffle import open_shuffle
 from integration.bench import targets
 from integration.bench.inputs import KEY
 from integration.bench.results import (
@@ -66,17 +68,17 @@ def write_label(codec: str, *, sync: bool = True) -> str:
 
 def read_label(codec: str) -> str:
     """Label of our read."""
-    return f"read_shuffle {codec}"
+    return f"to_spark {codec}"
 
 
 def filter_label(codec: str) -> str:
     """Label of our read of few rows."""
-    return f"read_shuffle(filter=) {codec}"
+    return f"select(filter=).to_spark {codec}"
 
 
 def where_label(codec: str) -> str:
     """Label of our read of all rows, of which Spark keeps few."""
-    return f"read_shuffle.where {codec}"
+    return f"to_spark.where {codec}"
 
 
 def round_trip_label(codec: str) -> str:
@@ -259,11 +261,10 @@ class _Cases:
         return measure_actions(self.settings, self.part, case, actions, clean)
 
     def writer(self, n: int, codec: str, *, sync: bool = True) -> Action:
-        import connector
 
         def write(out: Path) -> None:
             options = WriteOptions(codec=codec, sync=sync)
-            receipt = connector.write_shuffle(
+            receipt = arrow_shuffle.write_shuffle(
                 self.rows, out, num_subpartitions=n, keys=KEY, options=options
             )
             check_rows(receipt.num_rows, self.num_rows)
@@ -291,7 +292,6 @@ class _Cases:
         self.part.lines += write_lines(case, n, self.settings.codecs, timings)
 
     def reads(self, n: int) -> None:
-        import connector
 
         kept = self.settings.scratch / f"kept-{n}"
         case = f"read, n = {n:,}"
@@ -304,15 +304,15 @@ class _Cases:
         for codec in self.settings.codecs:
             path = kept / codec
             self.writer(n, codec)(path)
-            check_rows(connector.read_shuffle(self.spark, path).count(), self.num_rows)
+            check_rows(open_shuffle(path).to_spark(self.spark).count(), self.num_rows)
             actions[read_label(codec)] = lambda _, path=path: to_noop(
-                connector.read_shuffle(self.spark, path)
+                open_shuffle(path).to_spark(self.spark)
             )
             actions[filter_label(codec)] = lambda _, path=path: to_noop(
-                connector.read_shuffle(self.spark, path, filter=FEW)
+                open_shuffle(path).select(filter=FEW).to_spark(self.spark)
             )
             actions[where_label(codec)] = lambda _, path=path: to_noop(
-                connector.read_shuffle(self.spark, path).where(FEW)
+                open_shuffle(path).to_spark(self.spark).where(FEW)
             )
         timings = self.measure(case, actions)
         self.part.lines += read_lines(case, self.settings.codecs, timings)
@@ -321,14 +321,13 @@ class _Cases:
 
     def round_trips(self, n: int) -> None:
         """Write and read once, as a shuffle inside a query does."""
-        import connector
 
         def ours(codec: str) -> Action:
             write = self.writer(n, codec, sync=False)
 
             def write_and_read(out: Path) -> None:
                 write(out)
-                to_noop(connector.read_shuffle(self.spark, out))
+                to_noop(open_shuffle(out).to_spark(self.spark))
 
             return write_and_read
 

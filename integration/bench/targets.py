@@ -114,16 +114,16 @@ DUCKDB_OF_OURS = Target(at_most=1.2)
 """Time of DuckDB's join of two shuffles as data sets, against its join of Parquet files."""
 
 AGGREGATE_AGAINST_APPLY = Target(at_least=5)
-"""Speed of ``aggregate_shuffle`` of a kept shuffle, against ``groupBy(k).applyInArrow``."""
+"""Speed of ``aggregate`` of a kept shuffle, against ``groupBy(k).applyInArrow``."""
 
 GROUPS_AGAINST_APPLY = Target(at_least=3)
 """Speed of ``map_groups`` of a kept shuffle, against ``groupBy(k).applyInPandas`` of Parquet."""
 
 QUERIES_AGAINST_SQL = Target(at_least=2)
-"""Speed of TPC-H queries from kept shuffles with ``into=``, against Spark SQL from Parquet."""
+"""Speed of TPC-H queries from kept shuffles, against Spark SQL from Parquet."""
 
 FILTER_AGAINST_WHERE = Target(at_least=5)
-"""Speed of ``read_shuffle(filter=)`` that keeps 1 % of the rows, against reading and filtering."""
+"""Speed of ``select(filter=)`` that keeps 1 % of the rows, against reading and filtering."""
 
 READ_AGAINST_PARQUET = Target(at_most=1)
 """Time of a coalesced read, against ``spark.read.parquet`` of the same rows."""

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-import connector
-from arrow_format import open_shuffle
+import arrow_shuffle
+from arrow_shuffle import open_shuffle
 from tests.support.memory import resident_bytes
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def run_lane(spark: SparkSession, directory: Path, *, rows: int) -> Lane:
     memory = WorkerMemory()
     memory.start()
     started = time.perf_counter()
-    receipt = connector.write_shuffle(
+    receipt = arrow_shuffle.write_shuffle(
         ds.dataset(directory / "parquet"), directory / "shuffle", num_subpartitions=200, keys="k",
         spark=spark,
     )  # fmt: skip

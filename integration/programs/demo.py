@@ -24,7 +24,8 @@ from rich.text import Text
 
 import arrow_shuffle
 from arrow_format.read.presentation import format_bytes
-from arrow_shuffle import ShuffleError, WriteOptions, open_shuffle
+from arrow_shuffle import WriteOptions, open_shuffle
+from arrow_shuffle.errors import ShuffleError
 from connector.cli.charts import skew_picture
 from connector.cli.inspection import inspect_shuffle, region_bytes
 from connector.java import require_java
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from rich.console import RenderableType
 
-    from arrow_format import ShuffleReceipt
+    from arrow_shuffle import ShuffleReceipt
 
 ROWS_SHOWN = 6
 MAX_CORES = 4

@@ -53,10 +53,14 @@ def _modules(directory: Path) -> Path:
 
 
 def zip_packages(file: Path) -> Path:
-    """Put the packages of this project into a zip, for ``pyFiles`` and ``addArtifacts``."""
+    """Put the packages of this project into a zip, for ``pyFiles`` and ``addArtifacts``.
+
+    As a wheel has them, with the stubs that name what is public.
+    """
     with zipfile.ZipFile(file, "w") as archive:
         for package in PACKAGES:
-            for module in sorted((ROOT / package).rglob("*.py")):
+            kept = (ROOT / package).rglob
+            for module in sorted([*kept("*.py"), *kept("*.pyi")]):
                 archive.write(module, module.relative_to(ROOT))
     return file
 

@@ -3,7 +3,7 @@
 ``foreach``: the function of ``foreachBatch`` appends, and stops behind the append of its second
 batch the first time. ``pending``: a sink with an interval of an hour, which stops behind its last
 batch. ``restart``: as that with an interval that has passed, and a batch that fails. ``done``: as
-``pending``, with :func:`~connector.flush_when_done`, whose flush stops the first time.
+``pending``, with :func:`~arrow_shuffle.flush_when_done`, whose flush stops the first time.
 Where a program stops, it puts a file ``stopped`` into its directory, and waits to be killed.
 """
 
@@ -18,7 +18,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
-import connector
+import arrow_shuffle
 from arrow_format import flush_pending
 from connector import stream_end
 from tests.support.spark_session import spark_session
@@ -51,7 +51,7 @@ def numbers(spark: SparkSession, directory: Path) -> DataFrame:
 
 def foreach(spark: SparkSession, directory: Path) -> None:
     """Append in ``foreachBatch``."""
-    append = connector.foreach_batch(str(directory / "s"), keys="id", num_subpartitions=3)
+    append = arrow_shuffle.foreach_batch(str(directory / "s"), keys="id", num_subpartitions=3)
 
     def write(batch: DataFrame, number: int) -> None:
         with (directory / "calls").open("a") as calls:
@@ -108,7 +108,7 @@ def done(spark: SparkSession, directory: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stream_end, "flush_pending", stop_before)
         query = sink(spark, directory, "1h", numbers(spark, directory))
-        connector.flush_when_done(query, directory / "s").result()
+        arrow_shuffle.flush_when_done(query, directory / "s").result()
 
 
 if __name__ == "__main__":

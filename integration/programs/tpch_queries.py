@@ -1,4 +1,4 @@
-"""TPC-H Q3, Q5 and Q18 from kept shuffles, each step ``into=`` the next, and as SQL.
+"""TPC-H Q3, Q5 and Q18 from kept shuffles, written in between only where keys change, and as SQL.
 
 Each returns the DataFrame of its last step, which is not computed yet; the steps before are. The
 result is neither sorted nor limited, on both sides.
@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-import connector
+import arrow_shuffle
 from arrow_format import BroadcastPartitioner
+from arrow_shuffle import open_shuffle
 from integration.programs.datasets import lineitem, orders, tpch_table
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def keep(spark: SparkSession, home: Path, scale: float, num_subpartitions: int, 
         ("orders", orders(scale), "o_custkey"),
         ("customer", tpch_table("customer", scale), "c_custkey"),
     ]:
-        connector.write_shuffle(
+        arrow_shuffle.write_shuffle(
             ds.dataset(table), home / name, keys=key, num_subpartitions=num_subpartitions,
             spark=spark, **how,
         )  # fmt: skip
@@ -77,7 +78,9 @@ def keep(spark: SparkSession, home: Path, scale: float, num_subpartitions: int, 
         "n_nationkey JOIN region ON n_regionkey = r_regionkey WHERE r_name = 'ASIA'"
     )
     everyone = BroadcastPartitioner()
-    connector.write_shuffle(asia, home / "asia", partitioner=everyone, num_subpartitions=1, **how)
+    arrow_shuffle.write_shuffle(
+        asia, home / "asia", partitioner=everyone, num_subpartitions=1, **how
+    )
 
 
 def q3(spark: SparkSession, home: Path, out: Path, **how: Any) -> DataFrame:  # noqa: ANN401
@@ -85,46 +88,49 @@ def q3(spark: SparkSession, home: Path, out: Path, **how: Any) -> DataFrame:  # 
 
     ``how`` are options of each step, here and below; results are written below ``out``.
     """
-    connector.join_shuffles(
-        spark, home / "orders", home / "customer", [("o_custkey", "c_custkey")],
-        left_columns=["o_orderkey", "o_orderdate", "o_shippriority"], right_columns=[],
-        left_filter="o_orderdate < DATE '1995-03-15'", right_filter="c_mktsegment = 'BUILDING'",
-        into=out / "orders", keys="o_orderkey", **how,
-    )  # fmt: skip
-    columns = ["l_orderkey", "o_orderdate", "o_shippriority"]
-    connector.join_shuffles(
-        spark, home / "lineitem", out / "orders", [("l_orderkey", "o_orderkey")],
-        left_columns=["l_orderkey", *PRICE], right_columns=columns[1:],
-        left_filter="l_shipdate > DATE '1995-03-15'", then=_discounted(*columns),
-        schema="l_orderkey bigint, o_orderdate date, o_shippriority int, part decimal(38,4)",
-        into=out / "sold", **how,
-    )  # fmt: skip
-    asked = {"revenue": ("part", "sum")}
-    made: DataFrame = connector.aggregate_shuffle(
-        spark, out / "sold", columns, asked, **_reading(how)
+    columns = ["o_orderdate", "o_shippriority"]
+    early = open_shuffle(home / "orders").select(
+        "o_orderkey", *columns, filter="o_orderdate < DATE '1995-03-15'"
     )
-    return made
+    builders = open_shuffle(home / "customer").select(filter="c_mktsegment = 'BUILDING'")
+    early.join(builders, on=[("o_custkey", "c_custkey")], how="semi").write(
+        out / "orders", keys="o_orderkey", spark=spark, **how
+    )
+    late = open_shuffle(home / "lineitem").select(
+        "l_orderkey", *PRICE, filter="l_shipdate > DATE '1995-03-15'"
+    )
+    sold = late.join(
+        open_shuffle(out / "orders").select(*columns),
+        on=[("l_orderkey", "o_orderkey")],
+        then=_discounted("l_orderkey", *columns),
+        schema="l_orderkey bigint, o_orderdate date, o_shippriority int, part decimal(38,4)",
+    )
+    sums = sold.aggregate(["l_orderkey", *columns], {"revenue": ("part", "sum")})
+    return sums.to_spark(spark, **_reading(how))
 
 
 def q5(spark: SparkSession, home: Path, out: Path, **how: Any) -> DataFrame:  # noqa: ANN401
     """Three joins; the last aggregation has the one exchange, of partial sums of each nation."""
-    connector.join_shuffles(
-        spark, home / "orders", home / "customer", [("o_custkey", "c_custkey")],
-        left_columns=["o_orderkey"], right_columns=["c_nationkey"],
-        left_filter="o_orderdate >= DATE '1994-01-01' AND o_orderdate < DATE '1995-01-01'",
-        into=out / "customers", keys="o_orderkey", **how,
-    )  # fmt: skip
-    connector.join_shuffles(
-        spark, out / "customers", home / "lineitem", [("o_orderkey", "l_orderkey")],
-        right_columns=["l_suppkey", *PRICE], into=out / "lines", **how,
-    )  # fmt: skip
-    parts = connector.join_shuffles(
-        spark, out / "lines", home / "asia",
-        [("l_suppkey", "s_suppkey"), ("c_nationkey", "s_nationkey")],
-        left_columns=PRICE, right_columns=["n_name"], then=_discounted("n_name"),
-        schema="n_name string, part decimal(38,4)", **_reading(how),
-    )  # fmt: skip
-    sums: DataFrame = parts.groupBy("n_name").agg({"part": "sum"})
+    of_year = open_shuffle(home / "orders").select(
+        "o_orderkey", filter="o_orderdate >= DATE '1994-01-01' AND o_orderdate < DATE '1995-01-01'"
+    )
+    customers = open_shuffle(home / "customer").select("c_nationkey")
+    of_year.join(customers, on=[("o_custkey", "c_custkey")]).write(
+        out / "customers", keys="o_orderkey", spark=spark, **how
+    )
+    lines = open_shuffle(home / "lineitem").select("l_suppkey", *PRICE)
+    parts = (
+        open_shuffle(out / "customers")
+        .join(lines, on=[("o_orderkey", "l_orderkey")])
+        .join(
+            open_shuffle(home / "asia").select("n_name"),
+            on=[("l_suppkey", "s_suppkey"), ("c_nationkey", "s_nationkey")],
+            then=_discounted("n_name"),
+            schema="n_name string, part decimal(38,4)",
+        )
+        .to_spark(spark, **_reading(how))
+    )
+    sums = parts.groupBy("n_name").agg({"part": "sum"})
     return sums.withColumnRenamed("sum(part)", "revenue")
 
 
@@ -136,27 +142,20 @@ def q18(
     **how: Any,  # noqa: ANN401
 ) -> DataFrame:
     """An aggregation by order, a join by order, and one by customer, without an exchange."""
-    connector.aggregate_shuffle(
-        spark, home / "lineitem", "l_orderkey", {"quantity": ("l_quantity", "sum")},
-        into=out / "sums", **how,
-    )  # fmt: skip
-    ordered = ["o_orderkey", "o_custkey", "o_orderdate", "o_totalprice"]
-    fields = connector.read_shuffle(spark, home / "orders", columns=ordered).schema
-    connector.map_subpartitions(
-        spark, home / "orders", lambda _, rows: rows, fields, columns=ordered,
-        into=out / "by_order", keys="o_orderkey", **how,
-    )  # fmt: skip
-    connector.join_shuffles(
-        spark, out / "by_order", out / "sums", [("o_orderkey", "l_orderkey")],
-        left_columns=ordered, right_columns=["quantity"], right_filter=f"quantity > {quantity}",
-        into=out / "large", keys="o_custkey", **how,
-    )  # fmt: skip
-    made: DataFrame = connector.join_shuffles(
-        spark, home / "customer", out / "large", [("c_custkey", "o_custkey")],
-        left_columns=["c_name", "c_custkey"],
-        right_columns=["o_orderkey", "o_orderdate", "o_totalprice", "quantity"], **_reading(how),
-    )  # fmt: skip
-    return made
+    ordered = ["o_orderkey", "o_orderdate", "o_totalprice"]
+    open_shuffle(home / "orders").select("o_custkey", *ordered).write(
+        out / "by_order", keys="o_orderkey", spark=spark, **how
+    )
+    sums = open_shuffle(home / "lineitem").aggregate(
+        "l_orderkey", {"quantity": ("l_quantity", "sum")}
+    )
+    open_shuffle(out / "by_order").join(
+        sums.select("quantity", filter=f"quantity > {quantity}"),
+        on=[("o_orderkey", "l_orderkey")],
+    ).write(out / "large", keys="o_custkey", spark=spark, **how)
+    large = open_shuffle(out / "large").select(*ordered, "quantity")
+    named = open_shuffle(home / "customer").select("c_name", "c_custkey")
+    return named.join(large, on=[("c_custkey", "o_custkey")]).to_spark(spark, **_reading(how))
 
 
 QUERIES: dict[str, Callable[..., DataFrame]] = {"Q3": q3, "Q5": q5, "Q18": q18}

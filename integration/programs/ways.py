@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
-import connector
+import arrow_shuffle
 from arrow_format.options import WriteOptions
 
 if TYPE_CHECKING:
@@ -27,17 +27,17 @@ class Way(Protocol):
 
 
 def by_function(df: DataFrame, path: Path | str, keys: Sequence[str], n: int) -> None:
-    connector.write_shuffle(
+    arrow_shuffle.write_shuffle(
         df, path, keys=keys, num_subpartitions=n, mode="append", options=FAST
     )  # fmt: skip
 
 
 def by_hook(df: DataFrame, path: Path | str, keys: Sequence[str], n: int) -> None:
-    task = connector.ShuffleMapTask(
+    task = arrow_shuffle.ShuffleMapTask(
         path, schema=df.schema, keys=keys, num_subpartitions=n, options=FAST
     )
     statuses = df.mapInArrow(task, task.status_schema).collect()
-    connector.commit_shuffle(task, statuses, mode="append")
+    arrow_shuffle.commit_shuffle(task, statuses, mode="append")
 
 
 def by_data_source(df: DataFrame, path: Path | str, keys: Sequence[str], n: int) -> None:

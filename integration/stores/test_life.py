@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import arrow_format
+import arrow_shuffle
 from arrow_format import (
     MergePolicy,
     ResultReleasedError,
@@ -98,10 +99,10 @@ def test_tags(stored):
 def test_consumers(stored):
     """Consumers of a result, forgetting one, release"""
     stored.write(0, options=WriteOptions(result_type="PIPELINED"))
-    with arrow_format.consume(stored.path, consumer="c", **stored.given) as first:
+    with arrow_shuffle.consume(stored.path, consumer="c", **stored.given) as first:
         assert first.shuffle.num_rows == 10
     stored.write(10)
-    with arrow_format.consume(stored.path, consumer="c", **stored.given) as second:
+    with arrow_shuffle.consume(stored.path, consumer="c", **stored.given) as second:
         assert sorted(second.shuffle.read().read_all()["v"].to_pylist()) == list(range(10, 20))
     arrow_format.forget_consumer(stored.path, "c", **stored.given)
     arrow_format.release_shuffle(stored.path, **stored.given)

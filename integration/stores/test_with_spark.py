@@ -51,26 +51,21 @@ def plan(frame: DataFrame) -> str:
 
 
 def test_functions(spark, stored):
-    """Spark: `write_shuffle`, `read_shuffle`, filter, aggregation, join, merge"""
+    """Spark: `write_shuffle`, `to_spark`, filter, aggregation, join, merge"""
     how: dict[str, Any] = {"keys": "k", "num_subpartitions": 8, **stored.given}
     receipt = arrow_shuffle.write_shuffle(rows(spark), stored.path, **how)
     arrow_shuffle.write_shuffle(rows(spark), stored.path, mode="append", **how)
-    read = arrow_shuffle.read_shuffle(spark, stored.path, **stored.given)
+    shuffle = arrow_shuffle.open_shuffle(stored.path, **stored.given)
+    read = shuffle.to_spark(spark)
     check_told(stored, receipt, repr(receipt), plan(read))
     assert read.count() == 2 * ROWS
-    few = arrow_shuffle.read_shuffle(spark, stored.path, filter="v < 10", **stored.given)
-    assert few.count() == 20
-    counts = arrow_shuffle.aggregate_shuffle(
-        spark, stored.path, "k", {"n": ("*", "count")}, **stored.given
-    )
-    assert counts.count() == 97
-    arrow_shuffle.merge_shuffle(spark, stored.path, **stored.given)
+    assert shuffle.select(filter="v < 10").to_spark(spark).count() == 20
+    assert shuffle.aggregate("k", {"n": ("*", "count")}).to_spark(spark).count() == 97
+    shuffle.merge(spark=spark)
     assert read.count() == 2 * ROWS
-    joined = arrow_shuffle.join_shuffles(
-        spark, stored.path, stored.path, left_columns=["v"], right_columns=[],
-        suffixes=("_l", "_r"), **stored.given,
-    )  # fmt: skip
-    assert joined.count() > ROWS
+    merged = shuffle.newest()
+    joined = merged.select("v").join(merged.select("k"), suffixes=("_l", "_r"))
+    assert joined.to_spark(spark).count() > ROWS
 
 
 def test_data_source(spark, stored):

@@ -14,7 +14,8 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import connector
+import arrow_shuffle
+from arrow_shuffle import open_shuffle
 from integration.programs.cluster import session_settings
 from integration.torture.operations import (
     IN_SPARK,
@@ -47,13 +48,13 @@ def perform(
     """Do it through Spark; as :func:`integration.torture.operations.perform`."""
     if operation.kind == "merge":
         announce("merge")
-        connector.merge_shuffle(
-            spark, path, by=operation.by, policy=REWRITE, options=options_of(operation)
+        open_shuffle(path).merge(
+            by=operation.by, policy=REWRITE, options=options_of(operation), spark=spark
         )
         return None
     if not operation.is_write:
         announce("read")
-        rows = connector.read_shuffle(spark, path, columns=["v"], coalesce=False)
+        rows = open_shuffle(path).select("v").to_spark(spark, coalesce=False)
         return tuple(rows.selectExpr("count(v)", "coalesce(sum(v), 0)").collect()[0])
     end = operation.first + operation.count
     df = spark.range(operation.first, end, 1, operation.num_tasks).selectExpr(*IN_SPARK)
@@ -66,7 +67,7 @@ def perform(
 def _by_hook(
     df: DataFrame, operation: Operation, path: str, announce: Callable[[str], None]
 ) -> None:
-    task = connector.ShuffleMapTask(
+    task = arrow_shuffle.ShuffleMapTask(
         path,
         schema=df.schema,
         keys=KEY,
@@ -77,11 +78,11 @@ def _by_hook(
         announce("map")
         statuses = df.mapInArrow(task, task.status_schema).collect()
         announce("commit")
-        connector.commit_shuffle(
+        arrow_shuffle.commit_shuffle(
             task, statuses, mode=operation.kind, expected_map_outputs=operation.num_tasks
         )
     except BaseException:
-        connector.abort_shuffle(task)
+        arrow_shuffle.abort_shuffle(task)
         raise
 
 
@@ -89,7 +90,7 @@ def _by_function(
     df: DataFrame, operation: Operation, path: str, announce: Callable[[str], None]
 ) -> None:
     announce("write")
-    connector.write_shuffle(
+    arrow_shuffle.write_shuffle(
         df,
         path,
         keys=KEY,

@@ -235,9 +235,9 @@ def test_a_damaged_version_is_not_merged(path, how):
 def test_there_is_nothing_to_merge(tmp_path):
     with pytest.raises(ShuffleNotFoundError):
         merge_shuffle(tmp_path / "nowhere")
-    with pytest.raises(OptionError, match=r"policy is str: expected MergePolicy"):
+    with pytest.raises(OptionError, match=r"policy is str: expected arrow_shuffle.MergePolicy"):
         merge_shuffle(tmp_path, policy="always")
-    with pytest.raises(OptionError, match=r"options is dict: expected WriteOptions"):
+    with pytest.raises(OptionError, match=r"options is dict: expected arrow_shuffle.WriteOptions"):
         merge_shuffle(tmp_path, options={"sync": False})
 
 

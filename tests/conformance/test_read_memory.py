@@ -221,7 +221,7 @@ def test_bad_options(options, message):
 
 
 def test_options_of_another_kind_are_refused(tiny):
-    with pytest.raises(OptionError, match=r"options is WriteOptions: expected ReadOptions"):
+    with pytest.raises(OptionError, match=r"options is WriteOptions: expected arrow_shuffle"):
         open_shuffle(tiny, options=WriteOptions())
 
 

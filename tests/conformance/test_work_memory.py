@@ -132,7 +132,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
-from arrow_format import ReadOptions, WriteOptions, join_shuffles, map_subpartitions
+from arrow_shuffle import ReadOptions, WriteOptions, open_shuffle
 from tests.support.memory import forget_peak, resident_bytes
 
 tiny, what, number, *paths = sys.argv[1:]
@@ -150,15 +150,17 @@ def repeated(_, reader):
             yield batch
 
 def run(left, right, executor):
-    options = [ReadOptions(memory_bytes=256 << 20)]
-    how = {"executor": executor}
+    options = ReadOptions(memory_bytes=256 << 20)
+    rows = open_shuffle(left, options=options)
     if what == "repeated":
-        schema = pa.schema({"k": pa.int64(), "v": pa.int64()})
-        return map_subpartitions(left, repeated, schema, options=options, **how)
+        return rows.map_subpartitions(repeated, "k bigint, v bigint").read(executor=executor)
+    joined = rows.join(open_shuffle(right), suffixes=("_l", "_r"))
     if what == "into":
-        options.append(WriteOptions(sync=False, codec_level=-5))
-        how |= {"into": right + "-joined", "mode": "overwrite"}
-    return join_shuffles(left, right, suffixes=("_l", "_r"), options=options, **how)
+        writing = WriteOptions(sync=False, codec_level=-5)
+        return joined.write(
+            right + "-joined", mode="overwrite", options=writing, executor=executor
+        )
+    return joined.read(executor=executor)
 
 with ThreadPoolExecutor(int(number)) as executor:
     first = run(tiny, tiny, executor)
@@ -190,7 +192,7 @@ AGGREGATED = """
 import sys
 from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
-from arrow_format import ReadOptions, aggregate_shuffle
+from arrow_shuffle import ReadOptions, open_shuffle
 from tests.support.memory import forget_peak, resident_bytes
 
 tiny, path, number, memory_bytes, *functions = sys.argv[1:]
@@ -199,11 +201,10 @@ asked = [("t", function) for function in functions] + [("v", "sum")]
 options = ReadOptions(memory_bytes=int(memory_bytes))
 
 with ThreadPoolExecutor(int(number)) as executor:
-    aggregate_shuffle(tiny, "k", asked, executor=executor, options=options).read_all()
+    summed = [open_shuffle(p, options=options).aggregate("k", asked) for p in (tiny, path)]
+    summed[0].read(executor=executor).read_all()
     base = forget_peak()
-    batches = aggregate_shuffle(
-        path, "k", asked, executor=executor, options=options, target_partition_bytes=1 << 20
-    )
+    batches = summed[1].read(executor=executor, target_partition_bytes=1 << 20)
     rows = sum(batch.num_rows for batch in batches)
     print(rows, resident_bytes() - base)
 """

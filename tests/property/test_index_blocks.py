@@ -21,7 +21,7 @@ from arrow_format import (
     write_shuffle,
 )
 from arrow_format.errors import CorruptShuffleError
-from arrow_format.format import column_frames, index_file
+from arrow_format.format import codec_zstd, index_file
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.keys.partitioner import can_be_asked
@@ -54,7 +54,7 @@ SMALL = st.sampled_from([0, partitioned_file.SMALL_BYTES])
 """Where 0, each block is a request of its own."""
 
 
-FRAMES = st.sampled_from([1, 100, column_frames.MIN_FRAME_BYTES])
+FRAMES = st.sampled_from([1, 100, codec_zstd.MIN_FRAME_BYTES])
 """Bytes from which on a column has a frame of its own."""
 PARTITIONERS = st.sampled_from([FromColumn(), ColumnPartitioner("p"), HashPartitioner("p")])
 """One that nobody can ask where a row belongs, and two that are asked."""
@@ -108,7 +108,7 @@ def test_rows_of_any_ranges_columns_and_filters(data):
     with tempfile.TemporaryDirectory() as path, pytest.MonkeyPatch.context() as patch:
         patch.setattr(index_file, "BLOCK_BYTES", data.draw(BLOCKS))
         patch.setattr(partitioned_file, "SMALL_BYTES", data.draw(SMALL))
-        patch.setattr(column_frames, "MIN_FRAME_BYTES", data.draw(FRAMES))
+        patch.setattr(codec_zstd, "MIN_FRAME_BYTES", data.draw(FRAMES))
         patch.setattr(PosixStorage, "gap_bytes", data.draw(GAPS))
         commit(path, n, tasks, data.draw(OPTIONS), sort_by, partitioner)
         written = rows_of(n, tasks, partitioner)
@@ -235,7 +235,7 @@ def check(shuffle, written, data):
 def test_damage_of_a_frame_is_seen_by_who_reads_its_columns_and_by_nobody_else(data):
     ids = data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=60))
     with tempfile.TemporaryDirectory() as path, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(column_frames, "MIN_FRAME_BYTES", data.draw(FRAMES))
+        patch.setattr(codec_zstd, "MIN_FRAME_BYTES", data.draw(FRAMES))
         patch.setattr(PosixStorage, "gap_bytes", data.draw(GAPS))
         options = WriteOptions(sync=False, sort_buffer_bytes=1 << 10, chunk_bytes=200)
         rows = numbered_batches(ids, 0)

@@ -30,7 +30,6 @@ from arrow_format import (
     ResultPartitionType,
     WriteOptions,
     collect_garbage,
-    consume,
     flush_pending,
     forget_consumer,
     merge_shuffle,
@@ -50,6 +49,7 @@ from arrow_format.keys.partitioner import HashPartitioner
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.pending import pending_outputs
 from arrow_format.storage.open import PosixStorage
+from arrow_shuffle import consume
 from tests.support.consumers import ConsumerRegistry
 from tests.support.exhaustive import times
 from tests.support.guarantees import guarantee

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from arrow_format import (
     MergePolicy,
     collect_garbage,
-    consume,
     delete_rows,
     drop_shuffle,
     erasure_status,
@@ -41,6 +40,7 @@ from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.target import open_target
 from arrow_format.log.names import entry_path
 from arrow_format.streaming.consumption import Consumer
+from arrow_shuffle import consume
 from tests.simulation.layouts import NARROW, OPTIONS, Layout
 from tests.simulation.observers import rows_of
 from tests.simulation.process import note, slept_s, this

@@ -106,7 +106,7 @@ GUARANTEES: dict[str, dict[str, str]] = {
             "and changes no order"
         ),
         "masked rows": (
-            "No reader, count or merge has rows that `delete_rows(erase=False)` marked as gone; "
+            "No reader, count or merge has rows that `delete(erase=False)` marked as gone; "
             "a mask that is missing or damaged is an error, and the receipt never says "
             "that their bytes are gone"
         ),

@@ -83,8 +83,8 @@ def errors_page() -> str:
             "",
             "# Errors",
             "",
-            "Every error that arrow-shuffle raises is an `arrow_shuffle.ShuffleError`. Its message"
-            " says what was found,",
+            "Every error that arrow-shuffle raises is an `arrow_shuffle.errors.ShuffleError`. Its"
+            " message says what was found,",
             "where, and what to do. An error in a Spark task arrives inside a `PythonException` of"
             " PySpark, with the message in it.",
             "",
@@ -148,8 +148,8 @@ def filters_page() -> str:
             "|---|---|",
             *(f"| {target} | {', '.join(sources)} |" for target, sources in CAST.items()),
             "",
-            "These settings of a session change what a condition means. `read_shuffle` and the"
-            " operators refuse what the other value may",
+            "These settings of a session change what a condition means. Operations on shuffles"
+            " refuse what the other value may",
             "change: with ANSI off texts beside columns of another type, and `FLOAT` beside"
             " integers; with the next two backslashes",
             "and double quotes; names in another case; of the others everything. The option"

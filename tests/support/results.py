@@ -11,13 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from arrow_format import (
-    ResultPartitionType,
-    WriteOptions,
-    consume,
-    write_shuffle,
-)
+from arrow_format import ResultPartitionType, WriteOptions, write_shuffle
 from arrow_format.process_identity import this_process
+from arrow_shuffle import consume
 from tests.support.consumers import ConsumerRegistry
 
 if TYPE_CHECKING:

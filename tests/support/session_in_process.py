@@ -51,6 +51,9 @@ class SessionInProcess:
     session_id = "of this process"
     """As on Spark Connect, no JVM is asked for."""
 
+    readStream = None
+    """By which a session is known."""
+
     def range(self, start: int, end: int, step: int, num_partitions: int) -> FrameInProcess:
         del num_partitions
         return FrameInProcess(list(range(start, end, step)), self)

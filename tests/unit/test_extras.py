@@ -50,6 +50,11 @@ print(arrow_shuffle.write_shuffle(table, sys.argv[1], num_subpartitions=4, keys=
 shuffle = arrow_shuffle.open_shuffle(sys.argv[1])
 print(shuffle.verify().num_rows, sum(len(r.read_all()) for r in shuffle), repr(shuffle)[:7])
 print(shuffle.to_dataset().count_rows())
+def sizes(rows: pa.Table):
+    return pa.table({"k": rows["k"].slice(0, 1), "n": [len(rows)]})
+asked = shuffle.select("k").join(shuffle).map_groups(sizes, "k bigint, n bigint")
+assert asked.aggregate("k", {"n": "sum"}).to_table().num_rows == 100
+assert asked.write(sys.argv[1] + "2").num_rows == 100
 with arrow_shuffle.consume(sys.argv[1], consumer="c") as consumption:
     print(consumption.shuffle.read().read_all().num_rows)
 from connector.cli.main import main
@@ -57,7 +62,7 @@ assert [main([c, sys.argv[1]]) for c in ("inspect", "verify", "head", "tags")] =
 import inspect
 import connector
 help_takes = [name for p in (arrow_shuffle, connector) for name, _ in inspect.getmembers(p)]
-assert "open_shuffle" in help_takes and "read_shuffle" not in help_takes
+assert "open_shuffle" in help_takes and "ShuffleMapTask" not in help_takes
 """
     done = run(code, tmp_path / "s")
     assert done.returncode == 0, done.stderr
@@ -70,8 +75,8 @@ def test_all_that_can_be_loaded_is_imported():
 from arrow_shuffle import *
 from connector import *
 names = set(globals())
-assert {"open_shuffle", "write_shuffle", "append_shuffle", "HashPartitioner"} <= names
-assert not {"read_shuffle", "map_groups", "ShuffleMapTask"} & names
+assert {"open_shuffle", "write_shuffle", "Shuffle", "HashPartitioner"} <= names
+assert not {"foreach_batch", "ShuffleMapTask"} & names
 import arrow_shuffle
 assert not hasattr(arrow_shuffle, "no_name_of_ours")
 """
@@ -82,8 +87,16 @@ assert not hasattr(arrow_shuffle, "no_name_of_ours")
 @pytest.mark.parametrize(
     ("code", "what", "package"),
     [
-        ("from arrow_shuffle import read_shuffle", "connector.read_shuffle", "pyspark"),
-        ("import connector; connector.join_shuffles", "connector.join_shuffles", "pyspark"),
+        ("from arrow_shuffle import foreach_batch", "arrow_shuffle.foreach_batch", "pyspark"),
+        ("import connector; connector.ShuffleMapTask", "connector.ShuffleMapTask", "pyspark"),
+        ("shuffle.to_spark()", "to_spark()", "pyspark"),
+        ("shuffle.select('k').write(path + '2', spark=True)", "spark=True", "pyspark"),
+        ("shuffle.merge(spark=True)", "spark=True", "pyspark"),
+        (
+            "shuffle.map_groups(lambda frame: frame, 'k bigint')",
+            "map_groups, unless its function takes a pyarrow.Table",
+            "pyspark",
+        ),
         (
             "import arrow_shuffle, pyarrow.dataset as ds\n"
             "source = ds.dataset(pa.table({'k': [1]}))\n"
@@ -97,17 +110,17 @@ assert not hasattr(arrow_shuffle, "no_name_of_ours")
         ("shuffle.to_dask()", "to_dask()", "dask"),
         ("shuffle.to_ray()", "to_ray()", "ray"),
         ("shuffle.to_torch(batch_size=1)", "to_torch()", "torch"),
-        ("arrow_format.open_shuffle('s3://bucket/x')", "an object store", "obstore"),
+        ("arrow_shuffle.open_shuffle('s3://bucket/x')", "an object store", "obstore"),
     ],
 )
 def test_what_is_missing_is_one_sentence(tmp_path, code, what, package):
     begin = """
 import pyarrow as pa
-import arrow_format
+import arrow_shuffle
 
 path = sys.argv[1]
-arrow_format.write_shuffle(pa.table({"k": [1]}), path, num_subpartitions=1, keys="k")
-shuffle = arrow_format.open_shuffle(path)
+arrow_shuffle.write_shuffle(pa.table({"k": [1]}), path, num_subpartitions=1, keys="k")
+shuffle = arrow_shuffle.open_shuffle(path)
 """
     done = run(begin + code, tmp_path / "s")
     last = done.stderr.splitlines()[-1]

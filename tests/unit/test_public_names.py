@@ -6,6 +6,7 @@ import importlib
 import importlib.metadata
 import inspect
 import re
+import textwrap
 from pathlib import Path
 from typing import get_args
 
@@ -52,7 +53,8 @@ def test_help_says_what_each_field_means(kind):
     [
         (arrow_shuffle.write_shuffle, "mode", "WriteMode"),
         (connector.commit_shuffle, "mode", "WriteMode"),
-        (connector.join_shuffles, "how", "JoinKind"),
+        (arrow_shuffle.Shuffle.join, "how", "JoinKind"),
+        (arrow_shuffle.Operation.write, "mode", "WriteMode"),
         (arrow_format.WriteOptions, "codec", "Codec"),
         (arrow_format.WriteOptions, "write_order", "WriteOrder"),
         (arrow_format.WriteOptions, "rewrite", "RewriteChoice"),
@@ -73,26 +75,53 @@ def test_choices_are_those_that_are_taken():
     assert get_args(ResultTypeName) == tuple(ResultPartitionType.__members__)
 
 
-def told_by_stub(package):
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_stub_is_the_list_of_names(package):
     stub = ast.parse(Path(package.__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
-    told = {
-        alias.asname: node.module
+    told = [
+        (node.module, alias)
         for node in stub.body
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
-    }
-    told.pop("__version__", None)
-    return told
+    ]
+    names = {alias.asname for _, alias in told} - {"__version__"}
+    assert sorted(names) == package.__all__
+    for module, alias in told:
+        thing = getattr(importlib.import_module(module), alias.name, None)
+        if thing is None:  # a module of the package
+            thing = importlib.import_module(f"{module}.{alias.name}")
+        assert getattr(package, alias.asname) is thing, alias.asname
 
 
-@pytest.mark.parametrize("package", [arrow_format, connector])
-def test_type_checkers_are_told_the_same_names_from_the_same_modules(package):
-    assert told_by_stub(package) == package._MODULE_OF
+OF_THE_ENGINE = {
+    "bound", "bound_keys", "candidates", "checking", "for_tasks", "plan", "reader", "rows",
+    "schema_of", "task_groups", "weights", "where", "with_options",
+}  # fmt: skip
+"""What tasks and planners call of a shuffle."""
 
 
-def test_type_checkers_are_told_the_names_of_both():
-    told = told_by_stub(arrow_shuffle)
-    assert sorted(told) == arrow_shuffle.__all__
-    for name, module in told.items():
-        thing = getattr(importlib.import_module(module), name)
-        assert thing is getattr(arrow_shuffle, name), name
+def shown_to_users():
+    for name in arrow_shuffle.__all__:
+        thing = getattr(arrow_shuffle, name)
+        if inspect.isfunction(thing) or inspect.isclass(thing):
+            yield name, thing
+    for kind in (arrow_shuffle.Shuffle, arrow_shuffle.Operation):
+        for name, method in inspect.getmembers(kind, callable):
+            if not name.startswith("_") and name not in OF_THE_ENGINE:
+                yield f"{kind.__name__}.{name}", method
+
+
+@pytest.mark.parametrize(("name", "thing"), list(shown_to_users()))
+def test_help_shows_an_example_that_is_python(name, thing):
+    help_ = inspect.getdoc(thing)
+    block = help_.partition(".. code-block:: python\n\n")[2]
+    example = re.match(r"(?: {4}.*\n?|\n)+", block)
+    assert example, name
+    ast.parse(textwrap.dedent(example[0]))
+
+
+def test_users_see_about_forty_names():
+    """What a function is called by; errors are in a module of their own."""
+    assert len(arrow_shuffle.__all__) <= 50
+    assert not [name for name in arrow_shuffle.__all__ if name.endswith("Error")]
+    assert issubclass(arrow_shuffle.errors.OptionError, arrow_shuffle.errors.ShuffleError)

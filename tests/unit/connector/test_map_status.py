@@ -92,6 +92,7 @@ def test_rows_that_are_no_statuses(path, changes):
 DRIVER = """
 import sys
 import connector
+import arrow_shuffle
 from connector.map_task import NumberedMapTask, write_and_commit
 from arrow_format import ColumnPartitioner, MergePolicy
 from arrow_format.jobs.job import begin_job
@@ -111,7 +112,8 @@ assert receipt.num_rows == 2 * tasks
 print(resident_bytes() - before)
 before = forget_peak()
 few = MergePolicy(rewrite="never", max_index_bytes=8_000)
-report = connector.merge_shuffle(spark, path, by="map_output", policy=few, options=FAST)
+shuffle = arrow_shuffle.open_shuffle(path)
+report = shuffle.merge(spark=spark, by="map_output", policy=few, options=FAST)
 assert tasks // 10 < report.num_map_outputs[1] < tasks
 print(resident_bytes() - before)
 """

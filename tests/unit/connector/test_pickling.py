@@ -15,10 +15,10 @@ from pyspark import cloudpickle
 from pyspark.sql.types import LongType, StructType
 
 from arrow_format import WriteOptions, write_shuffle
-from arrow_format.operators.tasks import GroupResults
+from arrow_format.operators.task_plan import GroupResults
 from connector import ArrowShuffleDataSource, ShuffleMapTask
 from connector.operators.buffered_output import BufferedOutput
-from connector.operators.tasks import GroupTask
+from connector.operators.spark_run import GroupTask
 from connector.source.described import _source
 from connector.source.reader import ShuffleSourceReader
 from connector.source.writer import ShuffleSourceWriter

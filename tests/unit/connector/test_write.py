@@ -73,14 +73,14 @@ def test_files_are_written_here_unless_a_session_is_given(spark, tmp_path, files
         there = write(files, tmp_path / name, spark=session, num_map_tasks=2)
         assert (there.where, there.num_map_outputs) == ("", 2)
         assert str(there).startswith("shuffle ")
-        appended = arrow_shuffle.append_shuffle(
-            files, tmp_path / name, spark=session, num_map_tasks=2, options=FAST
-        )
+        kept = arrow_shuffle.open_shuffle(tmp_path / name)
+        appended = kept.append(files, spark=session, num_map_tasks=2, options=FAST)
         assert (appended.where, appended.num_map_outputs) == ("", 2)
     tables = [open_shuffle(tmp_path / name).to_table() for name in ("here", "given", "active")]
     assert tables[1].schema == tables[2].schema == tables[0].schema
     assert tables[0].num_rows == 500
-    assert arrow_shuffle.append_shuffle(files, tmp_path / "here").where == "in this process"
+    here = arrow_shuffle.open_shuffle(tmp_path / "here")
+    assert here.append(files).where == "in this process"
 
 
 def test_rows_that_are_larger_than_memory_are_warned_of(spark, tmp_path, files, monkeypatch):

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arrow_format import open_shuffle, write_shuffle
+from arrow_format import write_shuffle
 from arrow_format.filters.expression import TRUE, as_sql
 from arrow_format.filters.filter import bind_filter
 from arrow_format.filters.from_polars import filters_of
+from arrow_shuffle import open_shuffle
 from tests.support.exhaustive import examples
 from tests.support.small_shuffles import FAST
 

@@ -158,8 +158,8 @@ def test_keys_are_values():
         ({"k": dt.date(2024, 1, 1), "s": "a"}, SchemaError, "values are date32"),
         ({"k": 1, "s": 17}, SchemaError, "column 's' does not fit .* values are int64"),
         ({"k": [1, "a"], "s": "a"}, SchemaError, "column 'k' does not fit"),
-        ([("k", 1)], OptionError, "keys is list"),
-        (None, OptionError, "keys is NoneType"),
+        ([("k", 1)], OptionError, "key_values is list"),
+        (None, OptionError, "key_values is NoneType"),
     ],
 )
 def test_keys_that_do_not_fit(keys, error, says):

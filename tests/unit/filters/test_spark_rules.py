@@ -180,7 +180,7 @@ def test_settings_of_the_session(name, value, refused, taken):
 def test_a_data_source_refuses_what_a_setting_may_change():
     unknown = SparkSettings.unknown("UTC")
     for text in ("f = 16777217", "i = '5'", r"s = 'a\nb'", 's = "a"'):
-        with pytest.raises(OptionError, match=r"does not see; .* read_shuffle, which knows"):
+        with pytest.raises(OptionError, match=r"only a session knows; .* by to_spark\(spark\)"):
             bound(text, unknown)
     bound("i = 5 AND I > 3 AND day >= '2024-01-01' AND s = 'a'", unknown)
 

@@ -8,8 +8,9 @@ import pyarrow as pa
 import pytest
 from pandas.testing import assert_frame_equal
 
-from arrow_format import CorruptShuffleError, OptionError, open_shuffle, write_shuffle
+from arrow_format import CorruptShuffleError, OptionError, write_shuffle
 from arrow_format.integrations import dask_frame
+from arrow_shuffle import open_shuffle
 from tests.support.small_shuffles import FAST
 
 TABLE = pa.table(

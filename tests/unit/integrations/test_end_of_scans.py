@@ -11,7 +11,7 @@ from arrow_format import WriteOptions, write_shuffle
 
 PROGRAM = """
 import sys, duckdb, pyarrow.compute as pc
-from arrow_format import open_shuffle
+from arrow_shuffle import open_shuffle
 dataset = open_shuffle(sys.argv[1]).to_dataset()
 if sys.argv[2] == "head":
     print(dataset.head(10).num_rows)

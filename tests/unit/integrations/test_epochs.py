@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arrow_format import OptionError, Shuffle, open_shuffle, write_shuffle
+from arrow_format import OptionError, write_shuffle
 from arrow_format.integrations.epoch_reader import EpochReader
 from arrow_format.integrations.epochs import Epochs, slices, taken_of_each
+from arrow_shuffle import Shuffle, open_shuffle
 from tests.support.small_shuffles import FAST
 
 NUM_ROWS = 997

@@ -114,7 +114,8 @@ def test_what_cannot_be_appended_to(tmp_path):
 
 def test_the_package_for_users_appends_rows_in_memory_here(tmp_path):
     write_shuffle(ROWS, tmp_path / "s", num_subpartitions=2, keys="k", options=FAST)
-    receipt = arrow_shuffle.append_shuffle(MORE.to_pandas(), tmp_path / "s", options=FAST)
+    shuffle = arrow_shuffle.open_shuffle(tmp_path / "s")
+    receipt = shuffle.append(MORE.to_pandas(), options=FAST)
     assert (receipt.version, receipt.num_rows) == (2, 2)
     with pytest.raises(OptionError, match=r"^columns: only for a pyarrow dataset"):
-        arrow_shuffle.append_shuffle(MORE, tmp_path / "s", columns=["k"])
+        shuffle.append(MORE, columns=["k"])

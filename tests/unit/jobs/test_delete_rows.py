@@ -280,8 +280,8 @@ def test_a_deletion_adds_no_rows_for_who_follows_the_shuffle(tmp_path):
         ({"k": pa.array([1.5])}, SchemaError, "does not fit"),
         ({"k": np.array([1.5])}, SchemaError, "does not fit"),
         ({"k": True}, SchemaError, "values are bool"),
-        ([1, 2], OptionError, "keys is list"),
-        (None, OptionError, "keys is NoneType"),
+        ([1, 2], OptionError, "key_values is list"),
+        (None, OptionError, "key_values is NoneType"),
         (pa.table([[1], [1]], ["k", "k"]), SchemaError, "twice"),
     ],
 )
@@ -648,7 +648,7 @@ def test_what_a_look_left_of_a_receipt_is_no_receipt(tmp_path):
     collect_garbage(tmp_path, retention=NOW)
     for again in (looked_at, DeletionReceipt.from_json(looked_at.to_json())):
         assert again == looked_at
-        with pytest.raises(OptionError, match="give the one that delete_rows"):
+        with pytest.raises(OptionError, match=r"give the one that delete\(\) returned"):
             erasure_status(tmp_path, again)
     gone = erasure_status(tmp_path, receipt)
     assert gone.is_gone

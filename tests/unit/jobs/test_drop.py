@@ -18,7 +18,6 @@ from arrow_format import (
     OptionError,
     WriteOptions,
     collect_garbage,
-    consume,
     drop_shuffle,
     open_shuffle,
     release_shuffle,
@@ -42,6 +41,7 @@ from arrow_format.log.names import entry_path
 from arrow_format.storage.object_store import ObjectStorage
 from arrow_format.storage.open import open_storage
 from arrow_format.storage.protocol import DeniedError
+from arrow_shuffle import consume
 from tests.conformance.test_crashes import some_come_back
 from tests.support.exhaustive import part
 from tests.support.guarantees import guarantee

@@ -16,7 +16,6 @@ from arrow_format import (
     delete_rows,
     erasure_status,
     merge_shuffle,
-    open_shuffle,
     rollback_shuffle,
     tag_shuffle,
     untag_shuffle,
@@ -28,6 +27,7 @@ from arrow_format.log.commit_log import CommitLog
 from arrow_format.model import Transaction
 from arrow_format.storage.open import PosixStorage
 from arrow_format.write import map_output
+from arrow_shuffle import open_shuffle
 from integration.readers.rows import read
 from tests.support.customers import TINY, N, append, append_tasks, contents, rows, without
 from tests.support.foreign_writer import check_but_for_broadcasts

@@ -11,13 +11,13 @@ from arrow_format import (
     MergePolicy,
     delete_rows,
     merge_shuffle,
-    open_shuffle,
     rollback_shuffle,
     write_shuffle,
 )
 from arrow_format.jobs import mask_rows, rebased_merge
 from arrow_format.jobs.merge_work import MapOutputMerges, SubpartitionMerge
 from arrow_format.write.merge_policy import PlannedMerge
+from arrow_shuffle import open_shuffle
 from tests.support.exhaustive import exhaustive
 from tests.support.guarantees import guarantee
 from tests.unit.jobs.test_mask_rows import (

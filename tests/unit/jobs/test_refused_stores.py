@@ -15,7 +15,6 @@ from arrow_format import (
     StorageError,
     UnsettledCommitError,
     collect_garbage,
-    consume,
     delete_rows,
     flush_pending,
     list_tags,
@@ -34,6 +33,7 @@ from arrow_format.storage.object_store import ObjectStorage
 from arrow_format.storage.open import open_storage
 from arrow_format.storage.protocol import DeniedError
 from arrow_format.storage.put_probe import PROBE_DIRECTORY, ROUNDS
+from arrow_shuffle import consume
 from tests.support.exhaustive import exhaustive
 from tests.support.guarantees import guarantee
 

@@ -14,7 +14,7 @@ from arrow_format.log.framing import from_frame, to_frame
 from arrow_format.log.names import entry_path, range_path
 from arrow_format.read.shuffle import open_shuffle
 from arrow_format.storage.open import open_storage
-from arrow_format.streaming.consumption import consume
+from arrow_shuffle import consume
 from tests.support.hostile import forged_frame, framed
 from tests.support.interrupted_storage import dies_after
 from tests.support.small_log import small_segments

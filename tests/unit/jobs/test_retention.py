@@ -14,7 +14,6 @@ from arrow_format import (
     MergePolicy,
     WriteOptions,
     collect_garbage,
-    consume,
     delete_rows,
     flush_pending,
     forget_consumer,
@@ -42,6 +41,7 @@ from arrow_format.process_identity import ProcessIdentity, this_process
 from arrow_format.storage.open import open_storage
 from arrow_format.streaming.consumption import Consumer
 from arrow_format.streaming.lease import LEASE_SECONDS
+from arrow_shuffle import consume
 from tests.support.consumers import ConsumerRegistry
 from tests.support.guarantees import guarantee
 from tests.support.interrupted_storage import instead_of_first_entry

@@ -24,8 +24,9 @@ from arrow_format.options import ResultPartitionType, WriteOptions
 from arrow_format.read.shuffle import open_shuffle
 from arrow_format.read.shuffle_changes import open_shuffle_changes
 from arrow_format.storage.open import open_storage
-from arrow_format.streaming.consumption import consume, release_shuffle
+from arrow_format.streaming.consumption import release_shuffle
 from arrow_format.write.merge_policy import MergePolicy
+from arrow_shuffle import consume
 from tests.support.interrupted_storage import before_call, dies_after, instead_of_first_entry
 from tests.support.small_shuffles import FAST, begin, numbered, run, values, write_tasks
 

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from arrow_format import collect_garbage, consume, merge_shuffle, open_shuffle, rename_columns
+from arrow_format import collect_garbage, merge_shuffle, open_shuffle, rename_columns
 from arrow_format.errors import CorruptShuffleError
 from arrow_format.jobs.commit import LISTED_OUTPUTS, commit_job
 from arrow_format.jobs.job import begin_job
@@ -21,6 +21,7 @@ from arrow_format.log.reader import LogReader
 from arrow_format.options import WriteOptions
 from arrow_format.storage.object_store import MAX_REQUESTS
 from arrow_format.storage.open import PosixStorage, open_storage
+from arrow_shuffle import consume
 from tests.support.guarantees import guarantee
 from tests.support.small_shuffles import FAST, SCHEMA, run
 from tests.support.store_server import most_at_once

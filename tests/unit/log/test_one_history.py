@@ -67,4 +67,4 @@ def test_an_append_asks_the_log_as_much_however_long_it_is(tmp_path, monkeypatch
     for number in range(1, CHECKPOINT_INTERVAL - 1):  # the entry of that number puts a checkpoint
         asked.clear()
         write(tmp_path, number * N)
-        assert +asked == Counter(list=2, read=2, put_if_absent=1)
+        assert +asked == Counter(list=2, read=2, stat=1, put_if_absent=1)

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from arrow_format import (
     FlushOptions,
     collect_garbage,
-    consume,
     flush_pending,
     open_shuffle,
     open_shuffle_changes,
@@ -42,6 +41,7 @@ from arrow_format.process_identity import ProcessIdentity
 from arrow_format.storage.open import open_storage
 from arrow_format.streaming import flush_pending as pending_flush
 from arrow_format.streaming.flush_pending import flush_if_due, flush_if_last, is_flush_due
+from arrow_shuffle import consume
 from connector.cli import main as cli
 from tests.support.exhaustive import examples
 from tests.support.guarantees import guarantee

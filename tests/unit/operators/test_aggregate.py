@@ -535,7 +535,7 @@ def test_sums_of_booleans_are_signed():
 @pytest.mark.parametrize(
     ("keys", "aggregations", "error", "message"),
     [
-        ("s", [], OptionError, r"keys=\['s'\] lack the partition key\(s\) k of /s"),
+        ("s", [], OptionError, r"by=\['s'\] lack the partition key\(s\) k of /s"),
         (["k", "x"], [], SchemaError, "column 'x' is not there"),
         (["k", "k"], [], OptionError, "a column is named twice"),
         (["k", "l"], [], SchemaError, "cannot be grouped by a nested column"),

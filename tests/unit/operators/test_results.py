@@ -6,12 +6,13 @@ import traceback
 import pyarrow as pa
 import pytest
 
-from arrow_format import BroadcastPartitioner, CorruptShuffleError, open_shuffle, write_shuffle
 from arrow_format.arrays.stored_types import in_time_zone
-from arrow_format.operators.join_shuffles import ThenOfGroup
-from arrow_format.operators.map_subpartitions import EachSubpartition
+from arrow_format.errors import CorruptShuffleError
+from arrow_format.operators.join import ThenOfGroup
 from arrow_format.operators.results import results_of
+from arrow_shuffle import BroadcastPartitioner
 from tests.support.guarantees import guarantee
+from tests.support.operations import made, written
 
 SCHEMA = pa.schema({"n": pa.int64()})
 BATCH = pa.record_batch([pa.array([1], pa.int64())], schema=SCHEMA)
@@ -90,11 +91,10 @@ def test_other_runtime_errors_stay_themselves():
 
 
 def test_a_subpartition_that_is_empty(tmp_path):
-    write_shuffle(pa.table({"n": [1]}), tmp_path / "s", num_subpartitions=4, keys="n")
-    shuffle = open_shuffle(tmp_path / "s")
-    work = EachSubpartition((shuffle,), (None,), lambda _, r: [r.read_next_batch()], SCHEMA, "UTC")
+    shuffle = written(tmp_path / "s", pa.table({"n": [1]}), "n")
+    asked = shuffle.map_subpartitions(lambda _, reader: [reader.read_next_batch()], SCHEMA)
     with pytest.raises(RuntimeError, match=rf"subpartition \d of {shuffle.path}: the function"):
-        list(work(range(4)))
+        made(asked, time_zone="UTC")
 
 
 @guarantee("session time zone")
@@ -113,8 +113,7 @@ def test_timestamps_have_the_zone_that_is_asked_for(tmp_path, partitioner):
     noon = dt.datetime(2024, 7, 1, 12, tzinfo=dt.UTC)
     rows = [{"at": noon, "in": [{"at": noon}, None], "local": noon.replace(tzinfo=None)}]
     how = {"keys": "at"} if partitioner is None else {"partitioner": partitioner}
-    table = pa.Table.from_pylist(rows, stored)
-    write_shuffle(table, tmp_path / "s", num_subpartitions=2, **how)
+    shuffle = written(tmp_path / "s", pa.Table.from_pylist(rows, stored), n=2, **how)
     seen = []
 
     def function(_, reader):
@@ -123,13 +122,11 @@ def test_timestamps_have_the_zone_that_is_asked_for(tmp_path, partitioner):
             seen.extend(batch.to_pylist())
             yield batch
 
-    shuffles = (open_shuffle(tmp_path / "s"),)
-    work = EachSubpartition(shuffles, (None,), function, stored, "Asia/Tokyo")
-    found = [batch for _, batch in work([0, 1]) if batch.num_rows]
+    found = made(shuffle.map_subpartitions(function, stored), time_zone="Asia/Tokyo")
     assert {row["at"].hour for row in seen} == {row["in"][0]["at"].hour for row in seen} == {21}
     assert {row["local"].hour for row in seen} == {12}
-    assert found
-    assert all(batch.schema.equals(stored) and batch.to_pylist() == rows for batch in found)
+    assert found.schema.equals(stored)
+    assert found.to_pylist() == rows * (1 if partitioner is None else 2)
 
 
 def test_then_reads_an_error_again_and_no_end():

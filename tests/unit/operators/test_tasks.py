@@ -8,9 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arrow_format import OptionError, ReadOptions, write_shuffle
-from arrow_format.operators.inputs import open_shuffles
-from arrow_format.operators.tasks import balanced_groups
+import arrow_shuffle
+from arrow_format.errors import OptionError
+from arrow_format.operators.task_plan import balanced_groups
+from arrow_shuffle import ReadOptions
+from tests.support.operations import written
+from tests.support.session_in_process import SessionInProcess
 
 
 @given(
@@ -44,21 +47,24 @@ def test_ranges_of_a_group_are_as_long_as_they_can_be():
     assert balanced_groups(np.ones(10, np.int64), 100, wanted) == (((0, 2), (5, 7), (9, 10)),)
 
 
-def test_shuffles_of_a_task_share_its_memory(tmp_path):
-    for name in "ab":
-        write_shuffle(pa.table({"k": [1]}), tmp_path / name, num_subpartitions=2, keys="k")
-    paths = [tmp_path / "a", tmp_path / "b"]
+def test_what_a_task_reads_shares_its_memory(tmp_path):
     options = ReadOptions(memory_bytes=400 << 20)
-    opened = open_shuffles(paths, None, options)
-    assert [shuffle.options for shuffle in opened] == [options.shared_by(2)] * 2
-    assert sum(shuffle.options.working_set_bytes for shuffle in opened) <= options.working_set_bytes
+    written(tmp_path / "s", pa.table({"k": [1]}), "k")
+    rows = arrow_shuffle.open_shuffle(tmp_path / "s", options=options)
+    frame = rows.join(rows.select("k")).to_spark(SessionInProcess())
+    opened = pickle.loads(pickle.dumps(frame.task)).results.work.work.args[:2]
+    assert [each.options for each in opened] == [options.shared_by(2)] * 2
+    assert sum(each.options.working_set_bytes for each in opened) <= options.working_set_bytes
+    few = arrow_shuffle.open_shuffle(tmp_path / "s")
+    many = few.map_subpartitions(print, "k bigint", others=[few] * 14)
     with pytest.raises(OptionError, match=r"15 shuffles that one task reads need .* 272 MiB"):
-        open_shuffles([tmp_path / "a"] * 15, None, None)
-    assert pickle.loads(pickle.dumps(opened[0])).options == opened[0].options
-    assert open_shuffles(paths[0], None, None)[0].options == ReadOptions()
+        many.to_spark(SessionInProcess())
 
 
-@pytest.mark.parametrize("shuffles", [5, [5], None])
-def test_what_is_no_path(shuffles):
-    with pytest.raises(OptionError, match=r"shuffle .*: expected the path or URI"):
-        open_shuffles(shuffles, None, None)
+@pytest.mark.parametrize("other", [5, [5], None, "s"])
+def test_what_are_no_rows(tmp_path, other):
+    rows = written(tmp_path / "s", pa.table({"k": [1]}), "k")
+    with pytest.raises(OptionError, match=r"others? is \w+: expected a shuffle that is open, or"):
+        rows.map_subpartitions(print, "k bigint", others=other)
+    with pytest.raises(OptionError, match=r"other is \w+: expected a shuffle that is open, or"):
+        rows.join(other)

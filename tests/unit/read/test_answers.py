@@ -14,12 +14,12 @@ from arrow_format import (
     append_shuffle,
     delete_rows,
     merge_shuffle,
-    open_shuffle,
     write_shuffle,
 )
 from arrow_format.errors import SchemaError
 from arrow_format.format import index_file
 from arrow_format.format.codecs import ChunkDecoder
+from arrow_shuffle import open_shuffle
 from tests.support.guarantees import guarantee
 
 OPTIONS = WriteOptions(sync=False, chunk_bytes=4096, statistics="all")

@@ -8,27 +8,25 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from arrow_format import (
-    BroadcastPartitioner,
-    ColumnPartitioner,
-    CorruptShuffleError,
-    HashPartitioner,
-    OptionError,
-    RangePartitioner,
-    RoundRobinPartitioner,
-    WriteOptions,
-    delete_rows,
-    join_shuffles,
-    merge_shuffle,
-    open_shuffle,
-    write_shuffle,
-)
+from arrow_format import delete_rows, merge_shuffle
+from arrow_format.errors import CorruptShuffleError, OptionError
 from arrow_format.format import index_file
 from arrow_format.jobs.merge_work import SubpartitionMerge
 from arrow_format.jobs.rollback import rollback_shuffle
 from arrow_format.write.merge_policy import MergePolicy
+from arrow_shuffle import (
+    BroadcastPartitioner,
+    ColumnPartitioner,
+    HashPartitioner,
+    RangePartitioner,
+    RoundRobinPartitioner,
+    WriteOptions,
+    open_shuffle,
+    write_shuffle,
+)
 from tests.support.foreign_writer import append_misplaced
 from tests.support.guarantees import guarantee
+from tests.support.operations import made
 
 N = 8
 OPTIONS = WriteOptions(sync=False, chunk_bytes=1)
@@ -301,9 +299,9 @@ def test_a_false_mark_is_trusted_and_verify_finds_it(tmp_path):
 
 @pytest.fixture
 def sides(tmp_path):
-    write(tmp_path / "l")
-    misplaced(tmp_path / "r", table=ROWS.rename_columns(["k2", "v", "who2"]), placed=True)
-    return tmp_path / "l", tmp_path / "r"
+    left = write(tmp_path / "l")
+    renamed = ROWS.rename_columns(["k2", "v", "who2"])
+    return left, misplaced(tmp_path / "r", table=renamed, placed=True)
 
 
 def count(joined):
@@ -314,36 +312,39 @@ def count(joined):
 @pytest.mark.parametrize("first", [0, 1])
 @pytest.mark.parametrize("target", [1, 1 << 30])
 def test_a_join_that_checks_refuses_a_misplaced_row(sides, first, target):
-    pair = sides[::-1] if first else sides
+    left, right = sides[::-1] if first else sides
     how = {"target_partition_bytes": target}
     if target == 1:
-        assert join_shuffles(*pair, **how).read_all().num_rows == 999
+        assert made(left.join(right), **how).num_rows == 999
     with pytest.raises(CorruptShuffleError, match=r"shuffle\.data.*is in subpartition \d of 8"):
-        join_shuffles(*pair, check=True, **how).read_all()
-    good = (sides[0], sides[0])
-    joined = join_shuffles(*good, check=True, suffixes=("_a", "_b"), **how)
-    assert joined.read_all().num_rows == 1_000
+        made(left.join(right, check=True), **how)
+    good = sides[0].join(sides[0], check=True, suffixes=("_a", "_b"))
+    assert made(good, **how).num_rows == 1_000
 
 
 def test_a_join_in_processes_checks_too(sides):
-    with concurrent.futures.ProcessPoolExecutor(1) as executor:
-        joined = join_shuffles(*sides, check=True, executor=executor, left_columns=[])
-        with pytest.raises(CorruptShuffleError, match="belongs to subpartition"):
-            joined.read_all()
+    joined = sides[0].select("v").join(sides[1], check=True)
+    with (
+        concurrent.futures.ProcessPoolExecutor(1) as executor,
+        pytest.raises(CorruptShuffleError, match="belongs to subpartition"),
+    ):
+        made(joined, executor=executor)
 
 
 def test_a_filter_leaves_out_no_subpartition_where_a_join_checks(sides):
-    how = {"left_filter": "v = 999", "right_filter": "v = 999", "left_columns": []}
-    assert join_shuffles(*sides, **how).read_all().num_rows == 0
-    with pytest.raises(CorruptShuffleError, match="belongs to subpartition"):
-        join_shuffles(*sides, check=True, **how).read_all()
+    left, right = (side.select(filter="v = 999") for side in sides)
+    assert made(left.join(right)).num_rows == 0
+    # Of a join that is a part of what is asked, too.
+    for asked in (left.join(right, check=True), left.join(right, check=True).aggregate("v")):
+        with pytest.raises(CorruptShuffleError, match="belongs to subpartition"):
+            made(asked)
 
 
 def test_a_join_that_checks_writes_nothing(sides, tmp_path):
-    into = tmp_path / "into"
+    joined = sides[0].join(sides[1], check=True)
     with pytest.raises(CorruptShuffleError, match="belongs to subpartition"):
-        join_shuffles(*sides, check=True, into=into)
-    assert not into.exists()
+        made(joined, tmp_path / "into")
+    assert not (tmp_path / "into").exists()
 
 
 def test_a_checking_shuffle_checks_in_each_way_to_read(tmp_path):
@@ -366,14 +367,13 @@ def test_a_filter_from_before_the_check_leaves_out_no_subpartition_either(tmp_pa
 @pytest.mark.parametrize("check", [1, None, "yes"])
 def test_check_is_true_or_false(sides, check):
     with pytest.raises(OptionError, match=r"check=.*: expected True or False"):
-        join_shuffles(*sides, check=check)
+        sides[0].join(sides[1], check=check)
 
 
 def test_partitioners_that_nobody_can_ask_are_not_checked(tmp_path):
-    for name in "lr":
-        write(tmp_path / name, keys=None, partitioner=ByLength("who"))
+    left, right = (write(tmp_path / name, keys=None, partitioner=ByLength("who")) for name in "lr")
     with pytest.raises(OptionError, match=r"check=True: .* which does not say where a row belongs"):
-        join_shuffles(tmp_path / "l", tmp_path / "r", on=["who"], suffixes=("", "2"), check=True)
+        left.join(right, on=["who"], suffixes=("", "2"), check=True)
 
 
 def test_the_block_that_is_read_says_enough_to_check_its_rows(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ import pyarrow as pa
 import pytest
 
 import arrow_format
+import arrow_shuffle
 from arrow_format import OptionError, WriteOptions
 from connector.cli import main as cli
 from connector.cli.output import BAD_USAGE
@@ -26,8 +27,8 @@ FUNCTIONS = {
     "merge_shuffle": arrow_format.merge_shuffle,
     "collect_garbage": arrow_format.collect_garbage,
     "flush_pending": arrow_format.flush_pending,
-    "consume": lambda path: arrow_format.consume(path, consumer="c"),
-    "consume with patience": lambda path: arrow_format.consume(
+    "consume": lambda path: arrow_shuffle.consume(path, consumer="c"),
+    "consume with patience": lambda path: arrow_shuffle.consume(
         path, consumer="c", request_timeout=5
     ),
     "release_shuffle": arrow_format.release_shuffle,

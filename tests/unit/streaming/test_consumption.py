@@ -5,12 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from arrow_format import (
-    MergePolicy,
-    collect_garbage,
-    consume,
-    merge_shuffle,
-)
+from arrow_format import MergePolicy, collect_garbage, merge_shuffle
 from arrow_format.errors import (
     ClosedError,
     CorruptShuffleError,
@@ -20,6 +15,7 @@ from arrow_format.errors import (
 from arrow_format.log.consumers import record_path
 from arrow_format.storage.open import open_storage
 from arrow_format.streaming.consumption import Consumer
+from arrow_shuffle import consume
 from tests.support.consumers import ConsumerRegistry
 from tests.support.guarantees import guarantee
 from tests.support.results import PIPELINED, numbers, rows, take, write

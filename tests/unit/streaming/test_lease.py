@@ -11,11 +11,7 @@ from functools import partial
 import msgspec
 import pytest
 
-from arrow_format import (
-    consume,
-    forget_consumer,
-    process_identity,
-)
+from arrow_format import forget_consumer, process_identity
 from arrow_format.errors import (
     ConsumerError,
     StorageError,
@@ -26,6 +22,7 @@ from arrow_format.storage.open import ObjectExistsError, PosixStorage, open_stor
 from arrow_format.streaming import consumption
 from arrow_format.streaming.consumption import Consumer
 from arrow_format.streaming.lease import take_lease
+from arrow_shuffle import consume
 from tests.support.consumers import ConsumerRegistry
 from tests.support.guarantees import guarantee
 from tests.support.results import (
@@ -55,7 +52,7 @@ def test_a_second_consumer_of_the_name_is_refused_while_the_first_lives(tmp_path
 
 HOLDING = """
 import sys, time
-from arrow_format import consume
+from arrow_shuffle import consume
 consumption = consume(sys.argv[1], consumer="a")
 print("ready", flush=True)
 time.sleep(600)

@@ -10,13 +10,13 @@ from arrow_format import (
     RequestTimeoutError,
     ShuffleNotFoundError,
     collect_garbage,
-    consume,
     flush_pending,
     open_shuffle,
 )
 from arrow_format.errors import CorruptShuffleError
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.storage.open import open_storage
+from arrow_shuffle import consume
 from connector.cli.main import main
 from tests.support.guarantees import guarantee
 from tests.support.logs import put

@@ -9,7 +9,6 @@ import pytest
 from arrow_format import (
     MergePolicy,
     collect_garbage,
-    consume,
     forget_consumer,
     list_consumers,
     merge_shuffle,
@@ -25,6 +24,7 @@ from arrow_format.errors import (
 from arrow_format.process_identity import ProcessIdentity
 from arrow_format.storage.open import open_storage
 from arrow_format.streaming.consumption import Consumer
+from arrow_shuffle import consume
 from tests.support.consumers import ConsumerRegistry
 from tests.support.guarantees import guarantee
 from tests.support.results import TYPES, child, numbers, rows, take, write
@@ -118,6 +118,7 @@ def test_other_results_outlive_their_application(tmp_path, kind):
 import sys
 import pyarrow as pa
 from arrow_format import WriteOptions, write_shuffle
+from arrow_shuffle import consume
 write_shuffle(pa.table({"k": [1]}), sys.argv[1], num_subpartitions=3, keys="k",
               options=WriteOptions(result_type=sys.argv[2]))
 print("ready", flush=True)

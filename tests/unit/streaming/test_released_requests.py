@@ -5,7 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from arrow_format import RequestTimeoutError, collect_garbage, consume
+from arrow_format import RequestTimeoutError, collect_garbage
+from arrow_shuffle import consume
 from tests.support.results import take, write
 
 

@@ -6,11 +6,7 @@ import time
 import pyarrow as pa
 import pytest
 
-from arrow_format import (
-    WriteOptions,
-    consume,
-    open_shuffle,
-)
+from arrow_format import WriteOptions, open_shuffle
 from arrow_format.errors import (
     OptionError,
     RequestTimeoutError,
@@ -26,6 +22,7 @@ from arrow_format.log.consumers import consumer_directory
 from arrow_format.storage.open import open_storage
 from arrow_format.streaming.consumption import Consumer
 from arrow_format.streaming.lease import take_lease
+from arrow_shuffle import consume
 from tests.support.consumers import ConsumerRegistry
 from tests.support.guarantees import guarantee
 from tests.support.logs import fence, put

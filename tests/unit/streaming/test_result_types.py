@@ -2,17 +2,13 @@
 
 import pytest
 
-from arrow_format import (
-    ResultPartitionType,
-    WriteOptions,
-    consume,
-    open_shuffle,
-)
+from arrow_format import ResultPartitionType, WriteOptions, open_shuffle
 from arrow_format.errors import (
     OptionError,
 )
 from arrow_format.log.names import entry_path
 from arrow_format.log.result import ResultDescription
+from arrow_shuffle import consume
 from tests.support.results import TYPES, rows, write
 from tests.support.small_shuffles import files_below
 

@@ -8,7 +8,6 @@ import pytest
 from arrow_format import (
     WriteOptions,
     collect_garbage,
-    consume,
     flush_pending,
     list_consumers,
     open_shuffle,
@@ -27,6 +26,7 @@ from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.keys.partitioner import HashPartitioner
 from arrow_format.model import Transaction
 from arrow_format.storage.open import open_storage
+from arrow_shuffle import consume
 from tests.support.consumers import ConsumerRegistry
 
 NONE = timedelta(0)

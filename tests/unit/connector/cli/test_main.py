@@ -568,7 +568,7 @@ class TestMerge:
 
     def test_merges_into_a_version_of_the_same_rows(self, run, several):
         expected = self.rows_of(several)
-        status, out, err = run("merge", several)
+        status, out, err = run("merge", several, "--by", "map_output")
         assert (status, err) == (0, "")
         assert out.splitlines()[0].startswith(f"{several}: merged into version 6 (")
         for fact in ("map outputs  5 -> 1", "files        5 -> 1", "regions      5 -> 5"):
@@ -582,35 +582,36 @@ class TestMerge:
 
     def test_rewrites_when_told_to(self, run, several):
         expected = self.rows_of(several)
-        assert "regions      5 -> 1" in run("merge", several, "--rewrite", "always")[1]
+        _, out, _ = run("merge", several, "--by", "map_output", "--rewrite", "always")
+        assert "regions      5 -> 1" in out
         assert self.rows_of(several) == expected
 
     def test_a_dry_run_changes_nothing(self, run, several):
         before = sorted(several.rglob("*"))
-        status, out, err = run("merge", several, "--dry-run")
+        status, out, err = run("merge", several, "--by", "map_output", "--dry-run")
         assert (status, err) == (0, "")
         first, second = out.splitlines()
         assert first.startswith(f"{several} version 5: 1 merge of ")
         assert second.startswith("  append map outputs 0 to 4: 5 files, 5 regions, ")
-        _, out, _ = run("merge", several, "--dry-run", "--rewrite", "always")
+        _, out, _ = run("merge", several, "--by", "map_output", "--dry-run", "--rewrite", "always")
         assert "  rewrite map outputs 0 to 4" in out
         assert sorted(several.rglob("*")) == before
 
     def test_as_json(self, run, several):
-        plan = json.loads(run("merge", several, "--dry-run", "--json")[1])
+        plan = json.loads(run("merge", several, "--by", "map_output", "--dry-run", "--json")[1])
         assert (plan["path"], plan["version"]) == (str(several), 5)
         (merge,) = plan["merges"]
         assert (merge["rewrite"], merge["first"], merge["end"]) == (False, 0, 5)
-        report = json.loads(run("merge", several, "--json")[1])
+        report = json.loads(run("merge", several, "--by", "map_output", "--json")[1])
         assert report["version"] == 6
         assert report["plan"]["merges"] == [merge]
         assert report["num_map_outputs"] == [5, 1]
         assert (report["before"]["num_files"], report["after"]["num_files"]) == (5, 1)
 
     def test_nothing_is_worth_it(self, run, several):
-        run("merge", several)
+        run("merge", several, "--by", "map_output")
         for extra in ([], ["--dry-run"]):
-            status, out, _ = run("merge", several, *extra)
+            status, out, _ = run("merge", several, "--by", "map_output", *extra)
             assert status == 0
             assert out.startswith(f"{several} version 6: nothing is worth merging")
 
@@ -618,15 +619,15 @@ class TestMerge:
         options = WriteOptions(sync=False, sort_buffer_bytes=8_192)
         batches = table_of(2_000).to_batches(max_chunksize=50)
         write_shuffle(batches, tmp_path, num_subpartitions=N, keys="k", options=options)
-        _, out, _ = run("merge", tmp_path, "--dry-run")
+        _, out, _ = run("merge", tmp_path, "--by", "map_output", "--dry-run")
         assert "  rewrite map output 0: 1 file, " in out
 
     def test_by_subpartition(self, run, several):
         expected = self.rows_of(several)
         how = ("--by", "subpartition", "--rewrite", "always")
-        plan = run("merge", several, *how, "--dry-run")[1].splitlines()
+        plan = run("merge", several, "--by", "map_output", *how, "--dry-run")[1].splitlines()
         assert plan[0].endswith(" by subpartition, into 1 file")
-        assert "regions      5 -> 1" in run("merge", several, *how)[1]
+        assert "regions      5 -> 1" in run("merge", several, "--by", "map_output", *how)[1]
         assert self.rows_of(several) == expected
         line = error_of(run("merge", several, "--by", "key"), 2)
         assert "by='key': expected one of 'map_output', 'subpartition'" in line
@@ -636,7 +637,7 @@ class TestMerge:
         facts = Facts(2, 2, 16 << 30, 10, 10)
         plan = MergePlan("x", 1, merges, (facts, facts))
         spark = "  This is 2 tasks in one process; Spark does them concurrently: "
-        call = "arrow_shuffle.merge_shuffle(spark, path, by='map_output')"
+        call = "arrow_shuffle.open_shuffle(path).merge('map_output', spark=spark)"
         assert str(plan).splitlines()[-1] == spark + call
         assert len(str(MergePlan("x", 1, merges[:1], (facts,))).splitlines()) == 2
 
@@ -649,13 +650,13 @@ class TestMerge:
 
     def test_damage_is_found_and_nothing_merged(self, run, damaged):
         directory, names = damaged
-        line = error_of(run("merge", directory), 1)
+        line = error_of(run("merge", directory, "--by", "map_output"), 1)
         assert "CorruptShuffleError" in line
         assert any(name in line for name in names)
         assert open_shuffle(directory).version == 3
 
     def test_a_bad_choice(self, run, several):
-        line = error_of(run("merge", several, "--rewrite", "often"), 2)
+        line = error_of(run("merge", several, "--by", "map_output", "--rewrite", "often"), 2)
         assert "rewrite='often': expected one of 'never', 'auto', 'always'" in line
 
 

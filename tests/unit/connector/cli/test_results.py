@@ -6,13 +6,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from arrow_format import WriteOptions, consume, open_shuffle, write_shuffle
+from arrow_format import WriteOptions, open_shuffle, write_shuffle
 from arrow_format.errors import ResultReleasedError
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.keys.partitioner import HashPartitioner
 from arrow_format.storage.open import PosixStorage
 from arrow_format.streaming import flush_pending as pending_flush
+from arrow_shuffle import consume
 from connector.cli.main import main
 from tests.support.consumers import ConsumerRegistry
 

@@ -6,10 +6,9 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-import arrow_format
-import connector
-from arrow_format import open_shuffle, write_shuffle
+from arrow_shuffle import open_shuffle
 from tests.support.guarantees import guarantee
+from tests.support.operations import made, written
 from tests.support.session_in_process import SessionInProcess, Settings
 from tests.support.small_shuffles import FAST
 
@@ -37,49 +36,45 @@ USERS = pa.table(
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    home = tmp_path_factory.mktemp("both")
-    for name, rows in (("items", ITEMS), ("users", USERS)):
-        write_shuffle(rows, home / name, num_subpartitions=N, keys="k", options=FAST)
-    return home
+def items(tmp_path_factory):
+    return written(tmp_path_factory.mktemp("items") / "s", ITEMS, "k", n=N)
 
 
-def of_spark(frame):
-    return frame.toArrow()
+@pytest.fixture(scope="module")
+def users(tmp_path_factory):
+    return written(tmp_path_factory.mktemp("users") / "s", USERS, "k", n=N)
 
 
-def assert_same(spark, here):
+def assert_same(asked):
     """Equal names, types and rows; the zone of timestamps is a label, and Spark's is UTC."""
-    table = here.read_all()
-    assert table.schema.names == spark.schema.names
-    assert table.schema.equals(spark.schema), (table.schema, spark.schema)
-    assert sorted(map(str, table.to_pylist())) == sorted(map(str, spark.to_pylist()))
-    assert table.num_rows
+    here, spark = made(asked, time_zone=TOKYO), made(asked, spark=SPARK)
+    assert here.schema.equals(spark.schema), (here.schema, spark.schema)
+    assert sorted(map(str, here.to_pylist())) == sorted(map(str, spark.to_pylist()))
+    assert here.num_rows
+    explained = asked.explain(time_zone=TOKYO), asked.explain(SPARK)
+    places = [str(each).split(", in ", 1) for each in explained]
+    assert [place for place, _ in places] == [
+        f"{place}: {asked._plan.what} of {asked._plan.paths}"
+        for place in ("in this process", "in Spark")
+    ]
+    # They differ in tasks alone.
+    assert len({tasks.partition("\n")[2] for _, tasks in places}) == 1
 
 
 @guarantee("operations in one process")
 @pytest.mark.parametrize("how", ["inner", "left", "right", "full", "semi", "anti"])
-def test_joins(home, how):
-    arguments = (home / "items", home / "users", "k", how)
-    assert_same(
-        connector.join_shuffles(SPARK, *arguments).toArrow(),
-        arrow_format.join_shuffles(*arguments),
-    )
+def test_joins(items, users, how):
+    assert_same(items.join(users, "k", how))
 
 
 @guarantee("operations in one process")
-def test_aggregations(home):
+def test_aggregations(items):
     functions = ["sum", "avg", "min", "max", "count", "stddev", "first", "collect_list"]
     asked = {f"p_{name}": ("price", name) for name in functions}
     asked |= {f"w_{name}": ("weight", name) for name in functions if name != "collect_list"}
     asked |= {f"a_{name}": ("at", name) for name in ("min", "max", "last", "collect_set")}
     asked |= {"s": ("small", "sum"), "t": ("tags", "first"), "n": ("*", "count")}
-    arguments = (home / "items", ["k", "text"], asked)
-    more = {"filter": "at >= '2024-03-05 09:00'"}
-    assert_same(
-        connector.aggregate_shuffle(SPARK, *arguments, **more).toArrow(),
-        arrow_format.aggregate_shuffle(*arguments, **more, time_zone=TOKYO),
-    )
+    assert_same(items.select(filter="at >= '2024-03-05 09:00'").aggregate(["k", "text"], asked))
 
 
 def hours(subpartition, items, users):
@@ -102,44 +97,47 @@ SCHEMA = pa.schema(
 
 
 @guarantee("operations in one process")
-def test_a_function_per_subpartition(home):
-    arguments = ([home / "items", home / "users"], hours, SCHEMA)
-    more = {"columns": [["k", "at"], ["k"]], "filter": ["at < '2024-03-20 09:00'", None]}
-    assert_same(
-        connector.map_subpartitions(SPARK, *arguments, **more).toArrow(),
-        arrow_format.map_subpartitions(*arguments, **more, time_zone=TOKYO),
-    )
+def test_a_function_per_subpartition(items, users):
+    earlier = items.select("k", "at", filter="at < '2024-03-20 09:00'")
+    assert_same(earlier.map_subpartitions(hours, SCHEMA, others=users.select("k")))
 
 
-def first_of_each(joined):
-    for batch in joined:
-        yield pa.record_batch({"h": [batch["at"][0].as_py().hour]})
+def first_hour(rows: pa.Table) -> pa.Table:
+    first = rows.sort_by("at").slice(0, 1)
+    hour = pa.array([at.hour for at in first["at"].to_pylist()], pa.int32())
+    return pa.table({"k": first["k"], "hour": hour})
+
+
+def latest(key, frame):
+    return frame.sort_values(["at", "price"]).tail(1).assign(hour=frame["at"].max().hour)
 
 
 @guarantee("operations in one process")
-def test_results_that_are_written(home, tmp_path):
+@pytest.mark.parametrize("function", [first_hour, latest])
+def test_a_function_per_group(items, function):
+    """Frames are made by Spark's converters in both."""
+    schema = pa.schema({"k": pa.int64(), "hour": pa.int32()})
+    if function is latest:
+        schema = items.select("k", "at", "price", "text").schema.append(schema.field("hour"))
+    assert_same(items.select("k", "at", "price", "text").map_groups(function, schema))
+
+
+@guarantee("operations in one process")
+def test_results_that_are_written(items, users, tmp_path):
     """The same shuffle, but for the names of files; both may be appended to by the other."""
-    receipts = []
-    for package, first, out in ((connector, (SPARK,), "spark"), (arrow_format, (), "here")):
-        receipts.append(
-            package.join_shuffles(
-                *first, home / "items", home / "users", into=tmp_path / out, options=FAST,
-                target_partition_bytes=1,
-            )
-        )  # fmt: skip
-        receipts[-1] = (receipts[-1].num_rows, receipts[-1].subpartition_rows.to_pylist())
-    assert receipts[0] == receipts[1]
-    spark, here = (open_shuffle(tmp_path / out) for out in ("spark", "here"))
+    joined = items.join(users)
+    places = {"spark": SPARK, "here": None}
+    receipts = [
+        joined.write(tmp_path / out, spark=spark, options=FAST, target_partition_bytes=1)
+        for out, spark in places.items()
+    ]
+    first, second = [(r.num_rows, r.subpartition_rows.to_pylist()) for r in receipts]
+    assert first == second
+    spark, here = (open_shuffle(tmp_path / out) for out in places)
     assert spark.schema.equals(here.schema)
     assert spark.partitioner == here.partitioner
-    assert sorted(map(str, spark.to_table().to_pylist())) == sorted(
-        map(str, here.to_table().to_pylist())
-    )
-    arrow_format.join_shuffles(
-        home / "items", home / "users", into=tmp_path / "spark", mode="append", options=FAST
-    )
-    connector.join_shuffles(
-        SPARK, home / "items", home / "users", into=tmp_path / "here", mode="append", options=FAST
-    )
-    for out in ("spark", "here"):
-        assert open_shuffle(tmp_path / out).num_rows == 2 * receipts[0][0]
+    rows = [sorted(map(str, each.to_table().to_pylist())) for each in (spark, here)]
+    assert rows[0] == rows[1]
+    for out, session in zip(places, (None, SPARK), strict=True):
+        joined.write(tmp_path / out, spark=session, mode="append", options=FAST)
+        assert open_shuffle(tmp_path / out).num_rows == 2 * receipts[0].num_rows

@@ -4,22 +4,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-import connector
-from arrow_format import (
-    ColumnPartitioner,
-    CorruptShuffleError,
-    HashPartitioner,
-    OptionError,
-    RangePartitioner,
-    write_shuffle,
-)
+from arrow_format.errors import CorruptShuffleError, OptionError
+from arrow_shuffle import ColumnPartitioner, HashPartitioner, RangePartitioner, open_shuffle
 from tests.support.exhaustive import exhaustive
 from tests.support.foreign_writer import append_misplaced
 from tests.support.guarantees import guarantee
+from tests.support.operations import made, written
 from tests.support.session_in_process import SessionInProcess
-from tests.support.small_shuffles import FAST
 
-SPARK = SessionInProcess()
+PLACES = [None, SessionInProcess()]
+"""This process, and Spark."""
+
 N = 6
 ITEMS = pa.table({"k": np.arange(400) % N, "v": np.arange(400)})
 KINDS = {
@@ -40,12 +35,11 @@ def one_elsewhere(ids, batch):
     return ids
 
 
-def written(path, partitioner, place=None, table=ITEMS):
+def placed(path, partitioner, place=None, table=ITEMS):
     if place is None:
-        write_shuffle(table, path, partitioner=partitioner, num_subpartitions=N, options=FAST)
-    else:
-        append_misplaced(path, table, partitioner, place, num_subpartitions=N, placed=True)
-    return path
+        return written(path, table, n=N, partitioner=partitioner)
+    append_misplaced(path, table, partitioner, place, num_subpartitions=N, placed=True)
+    return open_shuffle(path)
 
 
 @guarantee("checked joins")
@@ -54,16 +48,16 @@ def written(path, partitioner, place=None, table=ITEMS):
 @pytest.mark.parametrize("target", [1, 1 << 30])
 @pytest.mark.parametrize("filter", [None, "v >= 123 AND v < 124"])
 @pytest.mark.parametrize("into", [False, True])
-def test_functions_per_group_see_no_misplaced_row(tmp_path, kind, target, filter, into):
-    good = written(tmp_path / "good", KINDS[kind])
-    bad = written(tmp_path / "bad", KINDS[kind], one_elsewhere)
-    how = {"target_partition_bytes": target, "filter": filter}
+@pytest.mark.parametrize("spark", PLACES)
+def test_functions_per_group_see_no_misplaced_row(tmp_path, kind, target, filter, into, spark):
+    good = placed(tmp_path / "good", KINDS[kind])
+    bad = placed(tmp_path / "bad", KINDS[kind], one_elsewhere)
+    how = {"target_partition_bytes": target, "spark": spark}
+    if into:
+        how |= {"into": tmp_path / "into", "keys": "n", "mode": "overwrite"}
 
-    def groups(path, **more):
-        if into:
-            more |= {"into": tmp_path / "into", "keys": "n", "mode": "overwrite"}
-        made = connector.map_groups(SPARK, path, counted, TABLE_SCHEMA, **how, **more)
-        return None if into else made.toArrow()
+    def groups(rows, **more):
+        made(rows.select(filter=filter).map_groups(counted, TABLE_SCHEMA, **more), **how)
 
     groups(good, check=True)
     groups(bad)
@@ -75,16 +69,16 @@ def test_functions_per_group_see_no_misplaced_row(tmp_path, kind, target, filter
 @pytest.mark.parametrize("first", [False, True])
 @pytest.mark.parametrize("how", ["inner", "left", "full", "anti"])
 def test_a_join_in_tasks_joins_no_misplaced_row(tmp_path, first, how):
-    good = written(tmp_path / "good", KINDS["hash"])
-    bad = written(tmp_path / "bad", KINDS["hash"], one_elsewhere, ITEMS.rename_columns(["k2", "v"]))
-    sides = (bad, good) if first else (good, bad)
-    options = {"how": how, "target_partition_bytes": 1}
-    connector.join_shuffles(SPARK, *sides, **options).toArrow()
+    good = placed(tmp_path / "good", KINDS["hash"])
+    bad = placed(tmp_path / "bad", KINDS["hash"], one_elsewhere, ITEMS.rename_columns(["k2", "v"]))
+    left, right = (bad, good) if first else (good, bad)
+    made(left.join(right, how=how), spark=PLACES[1], target_partition_bytes=1)
+    checked = left.join(right, how=how, check=True)
     with pytest.raises(CorruptShuffleError, match=r"bad/.*belongs to subpartition"):
-        connector.join_shuffles(SPARK, *sides, check=True, **options).toArrow()
+        made(checked, spark=PLACES[1], target_partition_bytes=1)
 
 
 def test_what_check_may_be(tmp_path):
-    path = written(tmp_path / "s", KINDS["hash"])
+    rows = placed(tmp_path / "s", KINDS["hash"])
     with pytest.raises(OptionError, match="check='yes': expected True or False"):
-        connector.map_groups(SPARK, path, counted, TABLE_SCHEMA, check="yes")
+        rows.map_groups(counted, TABLE_SCHEMA, check="yes")

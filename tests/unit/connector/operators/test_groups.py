@@ -9,14 +9,15 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StringType, StructType
 
-import connector
-from arrow_format import MissingPackageError, OptionError, SchemaError, open_shuffle, write_shuffle
 from arrow_format.arrays.batches import BATCH_BYTES
+from arrow_format.errors import MissingPackageError, OptionError, SchemaError
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.keys.partitioner import HashPartitioner
-from connector.operators import groups
+from arrow_shuffle import open_shuffle
+from connector.operators import frame_calls
 from connector.spark_version import SPARK
+from tests.support.operations import made, written
 from tests.support.session_in_process import SessionInProcess, Settings
 from tests.support.small_shuffles import FAST
 
@@ -27,14 +28,13 @@ ROWS = pa.table({"k": [i % 5 for i in range(40)], "v": pa.array([*range(39), Non
 
 
 @pytest.fixture
-def path(tmp_path):
-    write_shuffle(ROWS, tmp_path / "s", num_subpartitions=3, keys="k", options=FAST)
-    return tmp_path / "s"
+def shuffle(tmp_path):
+    return written(tmp_path / "s", ROWS, "k", n=3)
 
 
-def run(path, function, schema=SCHEMA, **how):
-    rows = connector.map_groups(SESSION, path, function, schema, **how).collect()
-    return sorted(rows, key=lambda row: row["k"])
+def run(rows, function, schema=SCHEMA, spark=SESSION, **how):
+    found = made(rows.map_groups(function, schema, **how), spark=spark)
+    return found.sort_by("k").to_pylist()
 
 
 def frames(frame):
@@ -79,11 +79,12 @@ def extended(frame, *, more=0):
         lambda key, frame, add=0: keyed(key, frame),
     ],
 )  # fmt: skip
-def test_forms_of_functions(path, function):
-    assert run(path, function) == [{"k": k, "n": 8} for k in range(5)]
+@pytest.mark.parametrize("spark", [None, SESSION])
+def test_forms_of_functions(shuffle, function, spark):
+    assert run(shuffle, function, spark=spark) == [{"k": k, "n": 8} for k in range(5)]
 
 
-def test_a_group_is_a_frame_of_its_own(path):
+def test_a_group_is_a_frame_of_its_own(shuffle):
     """Integers without nulls are integers, whatever the other groups have; a change stays here."""
 
     def changes(key, frame):
@@ -94,12 +95,10 @@ def test_a_group_is_a_frame_of_its_own(path):
         frame.loc[0, "k"] = 100
         return frames(frame)
 
-    found = run(path, changes, columns=["v", "k"])
+    found = run(shuffle.select("v", "k"), changes)
     assert found == [{"k": 100, "n": 8}] * 5
-    assert (
-        run(path, lambda frame: frames(frame.assign(k=len(frame.columns))), columns=["v"])
-        == [{"k": 1, "n": 8}] * 5
-    )
+    found = run(shuffle.select("v"), lambda frame: frames(frame.assign(k=len(frame.columns))))
+    assert found == [{"k": 1, "n": 8}] * 5
 
 
 def test_values_inside_of_others_have_types_of_their_group_too(tmp_path):
@@ -123,15 +122,13 @@ def test_values_inside_of_others_have_types_of_their_group_too(tmp_path):
 
     schema = table.schema
     for name, of in {"together": table, **{str(k): table[k - 1 : k] for k in (1, 2, 3)}}.items():
-        path = tmp_path / name
-        write_shuffle(of, path, num_subpartitions=1, keys="k", options=FAST)
-        made = connector.map_groups(SESSION, path, partial(look, name), schema).toArrow()
-        assert made.sort_by("k").equals(of)
+        asked = written(tmp_path / name, of, "k", n=1).map_groups(partial(look, name), schema)
+        assert made(asked, spark=SESSION).sort_by("k").equals(of)
     assert seen["together"] == seen["1"] | seen["2"] | seen["3"]
     assert seen["together"][1][0] == "int64"
 
 
-def test_results_may_be_returned_again_with_other_values(path):
+def test_results_may_be_returned_again_with_other_values(shuffle):
     """As in ``applyInPandas``, which converts each before the next call."""
     result = pd.DataFrame({"k": [0], "n": [0]})
     block = np.zeros((1, 2), np.int64)
@@ -150,10 +147,10 @@ def test_results_may_be_returned_again_with_other_values(path):
         return pd.DataFrame({"k": key, "n": [inside]})
 
     expected = [{"k": k, "n": 8} for k in range(5)]
-    assert run(path, again) == run(path, of_a_block) == expected
+    assert run(shuffle, again) == run(shuffle, of_a_block) == expected
     lists = pa.schema([("k", pa.int64()), ("n", pa.list_(pa.int64()))])
     sizes = iter(range(5))
-    found = run(path, lambda key, frame: with_a_list(key, frame[: next(sizes)]), lists)
+    found = run(shuffle, lambda key, frame: with_a_list(key, frame[: next(sizes)]), lists)
     assert sorted(row["n"][0] for row in found) == [0, 1, 2, 3, 4]
 
 
@@ -161,8 +158,7 @@ def test_results_may_be_returned_again_with_other_values(path):
 @pytest.mark.parametrize("with_into", [False, True])
 def test_a_function_may_use_one_buffer_for_all_results(tmp_path, rows_each, with_into):
     """NumPy's memory becomes that of a table, or of a column of a frame, without a copy."""
-    rows = pa.table({"k": [i % 5 for i in range(40)]})
-    write_shuffle(rows, tmp_path / "s", num_subpartitions=1, keys="k", options=FAST)
+    rows = written(tmp_path / "s", pa.table({"k": [i % 5 for i in range(40)]}), "k", n=1)
     block = np.zeros((2, rows_each), np.int64)
     text = bytearray(2)
 
@@ -186,9 +182,8 @@ def test_a_function_may_use_one_buffer_for_all_results(tmp_path, rows_each, with
 
     schema = pa.schema([("k", pa.int64()), ("n", pa.int64()), ("t", pa.binary())])
     for number, function in enumerate((of_tables, of_frames, of_arrow_in_pandas)):
-        how = {"into": tmp_path / str(number), "options": FAST} if with_into else {}
-        made = connector.map_groups(SESSION, tmp_path / "s", function, schema, **how)
-        table = open_shuffle(how["into"]).to_table() if with_into else made.toArrow()
+        into = tmp_path / str(number) if with_into else None
+        table = made(rows.map_groups(function, schema), into, spark=SESSION)
         assert len(table) == 5 * rows_each
         seen = {
             tuple(row.values()) for row in table.group_by(schema.names).aggregate([]).to_pylist()
@@ -198,8 +193,8 @@ def test_a_function_may_use_one_buffer_for_all_results(tmp_path, rows_each, with
 
 def test_results_of_several_types_are_each_in_their_rows(tmp_path):
     """Types that alternate from group to group are converted with their own."""
-    rows = pa.table({"k": list(range(60)), "v": [None if i % 3 else i for i in range(60)]})
-    write_shuffle(rows, tmp_path / "s", num_subpartitions=4, keys="k", options=FAST)
+    table = pa.table({"k": list(range(60)), "v": [None if i % 3 else i for i in range(60)]})
+    rows = written(tmp_path / "s", table, "k")
 
     def of_group(key, frame):
         frame["t"] = pd.Series([f"t{key[0]}"], dtype=("string", "category", object)[key[0] % 3])
@@ -210,9 +205,7 @@ def test_results_of_several_types_are_each_in_their_rows(tmp_path):
         [("k", pa.int64()), ("v", pa.int64()), ("t", pa.string()), ("d", pa.date32())]
     )
     for into in (None, tmp_path / "into"):
-        how = {} if into is None else {"into": into, "options": FAST}
-        made = connector.map_groups(SESSION, tmp_path / "s", of_group, schema, **how)
-        table = made.toArrow() if into is None else open_shuffle(into).to_table()
+        table = made(rows.map_groups(of_group, schema), into, spark=SESSION)
         assert table.sort_by("k").to_pylist() == [
             {
                 "k": k,
@@ -226,8 +219,8 @@ def test_results_of_several_types_are_each_in_their_rows(tmp_path):
 
 def test_what_a_function_does_to_its_frame_stays_there(tmp_path):
     """Frames of a block are slices of it, and share neither values nor labels."""
-    rows = pa.table({"k": [i // 2 for i in range(40)], "v": list(range(40)), "t": ["x"] * 40})
-    write_shuffle(rows, tmp_path / "s", num_subpartitions=1, keys="k", options=FAST)
+    table = pa.table({"k": [i // 2 for i in range(40)], "v": list(range(40)), "t": ["x"] * 40})
+    rows = written(tmp_path / "s", table, "k", n=1)
     kept = []
 
     def changes(key, frame):
@@ -246,50 +239,49 @@ def test_what_a_function_does_to_its_frame_stays_there(tmp_path):
         return seen
 
     schema = pa.schema([("k", pa.int64()), ("v", pa.int64())])
-    assert len(run(tmp_path / "s", changes, schema)) == 40
+    assert len(run(rows, changes, schema)) == 40
     assert all(frame.equals(copy) for frame, copy in kept)
 
 
 def test_large_results_do_not_wait_for_others(tmp_path):
     """A row may be a model of a megabyte, and a block has tens of thousands of groups."""
-    rows = pa.table({"k": list(range(100))})
-    write_shuffle(rows, tmp_path / "s", num_subpartitions=1, keys="k", options=FAST)
+    rows = written(tmp_path / "s", pa.table({"k": list(range(100))}), "k", n=1)
 
     def model(key, frame):
         return pd.DataFrame({"k": key, "m": [b"x" * (1 << 20)]})
 
     schema = pa.schema([("k", pa.int64()), ("m", pa.binary())])
-    task = connector.map_groups(SESSION, tmp_path / "s", model, schema).task
+    task = rows.map_groups(model, schema).to_spark(SESSION).task
     sizes = [(batch.num_rows, batch.nbytes) for _, batch in task.results.work([0])]
     assert sum(num_rows for num_rows, _ in sizes) == 100
     assert max(num_bytes for _, num_bytes in sizes) <= BATCH_BYTES + (1 << 20)
 
 
-def test_groups_without_rows_or_columns_in_their_results(path):
+def test_groups_without_rows_or_columns_in_their_results(shuffle):
     empty = [pd.DataFrame(), pd.DataFrame({"k": [], "n": []})]
 
     def some(key, frame):
         return frames(frame) if key[0] < 3 else empty[key[0] - 3]
 
-    assert run(path, some) == [{"k": k, "n": 8} for k in range(3)]
-    assert run(path, lambda frame: empty[0]) == []
+    assert run(shuffle, some) == [{"k": k, "n": 8} for k in range(3)]
+    assert run(shuffle, lambda frame: empty[0]) == []
     none = pa.table({"k": pa.array([], pa.int64()), "n": pa.array([], pa.int64())})
 
     def few(key, rows: pa.Table):
         return none if key[0].as_py() < 4 else tables(rows)
 
-    assert run(path, few) == [{"k": 4, "n": 8}]
+    assert run(shuffle, few) == [{"k": 4, "n": 8}]
 
 
-def run_with(path, function, **settings):
+def run_with(rows, function, **settings):
     conf = {f"spark.sql.{name.replace('__', '.')}": value for name, value in settings.items()}
     session = SessionInProcess(Settings(**conf))
-    return connector.map_groups(session, path, function, SCHEMA).collect()
+    return made(rows.map_groups(function, SCHEMA), spark=session).to_pylist()
 
 
-def test_settings_of_the_session_are_those_of_apply_in_pandas(path):
+def test_settings_of_the_session_are_those_of_apply_in_pandas(shuffle):
     by_position = "legacy__execution__pandas__groupedMap__assignColumnsByName"
-    found = run_with(path, frames, **{by_position: "false"})
+    found = run_with(shuffle, frames, **{by_position: "false"})
     assert sorted(row["n"] for row in found) == [0, 1, 2, 3, 4]
     assert {row["k"] for row in found} == {8}
 
@@ -297,10 +289,10 @@ def test_settings_of_the_session_are_those_of_apply_in_pandas(path):
         return frames(frame).assign(n=2.5)
 
     safely = "execution__pandas__convertToArrowArraySafely"
-    assert {row["n"] for row in run_with(path, halves, **{safely: "false"})} == {2}
+    assert {row["n"] for row in run_with(shuffle, halves, **{safely: "false"})} == {2}
     for settings in ({}, {safely: "true"}):  # the default of the version, and said
         with pytest.raises(Exception, match="convertToArrowArraySafely"):
-            run_with(path, halves, **settings)
+            run_with(shuffle, halves, **settings)
     kinds = set()
 
     def nullable(frame):
@@ -308,7 +300,7 @@ def test_settings_of_the_session_are_those_of_apply_in_pandas(path):
         return frames(frame)
 
     prefer = {"execution__pythonUDF__pandas__preferIntExtensionDtype": "true"}
-    run_with(path, nullable, **prefer)
+    run_with(shuffle, nullable, **prefer)
     assert kinds == ({"Int64"} if SPARK >= (4, 2) else {"int64", "float64"})
 
 
@@ -318,8 +310,8 @@ def mixed(key, frame):
     return pd.DataFrame({"k": key, "n": pd.Series([numbers[key[0]]])})
 
 
-def test_results_are_cast_one_by_one_where_their_types_differ(path):
-    assert [row["n"] for row in run(path, mixed)] == [1, 2, 3, 1, None]
+def test_results_are_cast_one_by_one_where_their_types_differ(shuffle):
+    assert [row["n"] for row in run(shuffle, mixed)] == [1, 2, 3, 1, None]
 
 
 @pytest.mark.parametrize(
@@ -334,16 +326,17 @@ def test_results_are_cast_one_by_one_where_their_types_differ(path):
         (lambda f: 1 / 0, ZeroDivisionError, "division"),
     ],
 )  # fmt: skip
-def test_what_goes_wrong_is_told_with_the_group(path, function, error, message):
+@pytest.mark.parametrize("spark", [None, SESSION])
+def test_what_goes_wrong_is_told_with_the_group(shuffle, function, error, message, spark):
     with pytest.raises(error, match=message) as caught:
-        run(path, function)
+        run(shuffle, function, spark=spark)
     assert any(
-        note.startswith("in map_groups, the group k=") and note.endswith(f"of {path}")
+        note.startswith("in map_groups, the group k=") and note.endswith(f"of {shuffle.path}")
         for note in caught.value.__notes__
     )
 
 
-def test_tables_must_have_the_types_of_the_schema(path):
+def test_tables_must_have_the_types_of_the_schema(shuffle):
     def untyped(rows: pa.Table):
         return pa.table({"k": ["x"], "n": [1]})
 
@@ -351,12 +344,13 @@ def test_tables_must_have_the_types_of_the_schema(path):
         return frames(rows.to_pandas())
 
     with pytest.raises(SchemaError, match=r"the group k=. of .*column 'k' is string, not int64"):
-        run(path, untyped)
+        run(shuffle, untyped)
     with pytest.raises(SchemaError, match=r"returned a DataFrame: expected a pyarrow\.Table"):
-        run(path, frame)
+        run(shuffle, frame)
 
 
-def test_a_collated_column_is_no_sort_key(tmp_path):
+def test_what_compares_a_collated_column_is_refused(tmp_path):
+    """Spark says that texts are equal whose bytes are not."""
     collated = StructType().add("k", LongType()).add("s", StringType("UTF8_LCASE"))
     rows = pa.table({"k": [1, 1], "s": ["b", "A"]})
     job = begin_job(
@@ -364,55 +358,57 @@ def test_a_collated_column_is_no_sort_key(tmp_path):
         options=FAST, spark_schema=collated.json(),
     )  # fmt: skip
     commit_job(job, [run_map_task(job, 0, 0, rows.to_batches())])
+    shuffle = open_shuffle(tmp_path)
     for order in (["s"], [("s", "descending")]):
-        with pytest.raises(SchemaError, match=r"column 's' .* cannot be a sort key: .*UTF8_LCASE"):
-            run(tmp_path, frames, sort_by=order)
-    assert run(tmp_path, frames, sort_by=["k"]) == [{"k": 1, "n": 2}]
+        with pytest.raises(SchemaError, match=r"sort_by: column 's' has the collation UTF8_LCASE"):
+            shuffle.map_groups(frames, SCHEMA, sort_by=order)
+    with pytest.raises(SchemaError, match=r"on: column 's' has the collation UTF8_LCASE, and only"):
+        shuffle.join(shuffle, on=["k", "s"])
+    with pytest.raises(SchemaError, match=r"by: column 's' has the collation"):
+        shuffle.aggregate(["k", "s"])
+    with pytest.raises(SchemaError, match=r"max\(s\): column 's' has the collation"):
+        shuffle.aggregate("k", {"s": "max"})
+    first = shuffle.aggregate("k", {"s": "first"})
+    assert made(first, spark=SESSION).equals(made(first))
+    assert run(shuffle, frames, sort_by=["k"]) == [{"k": 1, "n": 2}]
 
 
-def test_arguments(path):
+def test_arguments(shuffle):
     for function, message in [
         (7, "function is int"),
         (lambda: None, "function takes 0 arguments"),
         (lambda a, b, c: None, "function takes 3 arguments"),
     ]:
         with pytest.raises(OptionError, match=message):
-            run(path, function)
-    with pytest.raises(OptionError, match="columns is empty"):
-        run(path, frames, columns=[])
-    for how in ({"sort_by": "nope"}, {"columns": ["nope"]}, {"filter": "nope = 1"}):
-        with pytest.raises(SchemaError, match="'nope' is not there"):
-            run(path, frames, **how)
+            run(shuffle, function)
+    with pytest.raises(SchemaError, match="'nope' is not there"):
+        run(shuffle, frames, sort_by="nope")
 
 
 def test_frames_of_types_that_spark_lacks_are_refused_before_a_task(tmp_path):
     unsigned = pa.table({"k": [1, 1], "v": pa.array([3, 4], pa.uint8())})
-    path = tmp_path / "s"
-    write_shuffle(unsigned, path, num_subpartitions=1, keys="k", for_spark=False, options=FAST)
+    rows = written(tmp_path / "s", unsigned, "k", for_spark=False)
     with pytest.raises(SchemaError, match="column 'v' has type uint8, which Spark cannot read"):
-        connector.map_groups(SESSION, path, frames, SCHEMA)
-    assert run(path, frames, columns=["k"]) == run(path, tables) == [{"k": 1, "n": 2}]
+        rows.map_groups(frames, SCHEMA)
+    assert run(rows.select("k"), frames) == run(rows, tables) == [{"k": 1, "n": 2}]
 
 
-def test_frames_need_pandas_and_tables_are_told_to_need_spark_s(path, monkeypatch):
+def test_frames_need_pandas_and_tables_are_told_to_need_spark_s(shuffle, monkeypatch):
     def missing(package, what):
         raise MissingPackageError(what, name=package)
 
-    monkeypatch.setattr(groups, "require", missing)
+    monkeypatch.setattr(frame_calls, "require", missing)
     with pytest.raises(MissingPackageError, match="map_groups, unless its function takes a py"):
-        run(path, frames)
-    assert run(path, tables)[0] == {"k": 0, "n": 8}
+        run(shuffle, frames)
+    assert run(shuffle, tables)[0] == {"k": 0, "n": 8}
 
 
 @pytest.mark.parametrize(("cores", "tasks"), [(1, 2), (4, 8), (100, 40)])
 def test_small_shuffles_have_two_tasks_for_each_core_as_far_as_there_are_subpartitions(
     tmp_path, cores, tasks
 ):
-    rows = pa.table({"k": range(2_000), "v": range(2_000)})
-    write_shuffle(rows, tmp_path / "s", num_subpartitions=40, keys="k", options=FAST)
-    session = SessionInProcess(cores=cores)
-    schema = pa.schema([("k", pa.int64())])
-    mapped = connector.map_groups(session, tmp_path / "s", lambda rows: rows, schema)
-    each = connector.map_subpartitions(session, tmp_path / "s", lambda _, rows: rows, schema)
-    for frame in (mapped, each):
+    rows = written(tmp_path / "s", pa.table({"k": range(2_000), "v": range(2_000)}), "k", n=40)
+    mapped = rows.map_groups(lambda rows: rows, "k bigint")
+    for asked in (mapped, rows.map_subpartitions(lambda _, rows: rows, "k bigint")):
+        frame = asked.to_spark(SessionInProcess(cores=cores))
         assert tasks <= len(frame.numbers) <= tasks + 1

@@ -5,21 +5,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-import arrow_format
-import connector
-from arrow_format import (
+from arrow_format.errors import OptionError, SchemaError, ShuffleExistsError
+from arrow_format.operators.join import ThenOfGroup
+from arrow_shuffle import (
     BroadcastPartitioner,
     HashPartitioner,
-    OptionError,
     RangePartitioner,
-    ReadOptions,
-    SchemaError,
-    ShuffleExistsError,
     WriteOptions,
     open_shuffle,
     write_shuffle,
 )
-from arrow_format.operators.join_shuffles import ThenOfGroup
+from tests.support.operations import made, written
 from tests.support.session_in_process import SessionInProcess
 from tests.support.small_shuffles import FAST, files_below
 
@@ -27,24 +23,23 @@ SPARK = SessionInProcess()
 N = 6
 ITEMS = pa.table({"order": [i * i % 50 for i in range(400)], "price": list(range(400))})
 ORDERS = pa.table({"o": list(range(50)), "who": [f"w{i % 7}" for i in range(50)]})
+SPARKS = {"spark": SPARK, "options": FAST}
 SMALL = {"target_partition_bytes": 1}
 """A task for each subpartition."""
 
 
 @pytest.fixture
 def items(tmp_path):
-    write_shuffle(ITEMS, tmp_path / "items", num_subpartitions=N, keys="order", options=FAST)
-    return tmp_path / "items"
+    return written(tmp_path / "items", ITEMS, "order", n=N)
 
 
 @pytest.fixture
 def orders(tmp_path):
-    write_shuffle(ORDERS, tmp_path / "orders", num_subpartitions=N, keys="o", options=FAST)
-    return tmp_path / "orders"
+    return written(tmp_path / "orders", ORDERS, "o", n=N)
 
 
-def rows_with_subpartitions(path):
-    rows = open_shuffle(path).read(with_subpartition=True).read_all()
+def rows_with_subpartitions(shuffle):
+    rows = shuffle.read(with_subpartition=True).read_all()
     return sorted(map(str, rows.to_pylist()))
 
 
@@ -80,10 +75,9 @@ def test_a_function_may_use_one_buffer_for_all_batches(tmp_path, items, rows_eac
             yield pa.record_batch(columns, schema=schema)
         block[:] = -1
 
-    how = {"into": tmp_path / "out", "options": FAST} if with_into else {}
-    by_n = how | {"keys": "n"} if with_into else how
-    mapped = connector.map_subpartitions(SPARK, items, batches, schema, subpartitions=0, **by_n)
-    mapped = open_shuffle(tmp_path / "out").to_table() if with_into else mapped.toArrow()
+    asked = items.select(subpartitions=0).map_subpartitions(batches, schema)
+    how = {"into": tmp_path / "out", "keys": "n"} if with_into else {}
+    mapped = made(asked, spark=SPARK, **how)
     expected = [{"n": n, "l": [n], "t": str(n)} for n in range(5) for _ in range(rows_each)]
     assert mapped.sort_by("n").to_pylist() == expected
     joined = ThenOfGroup(lambda _: (row for row in ()), schema, batches, schema, "/a and /b")([0])
@@ -92,49 +86,49 @@ def test_a_function_may_use_one_buffer_for_all_batches(tmp_path, items, rows_eac
 
 @pytest.mark.parametrize("how", [{}, SMALL])
 def test_rows_stay_where_they_are(tmp_path, items, how):
-    receipt = connector.map_subpartitions(
-        SPARK, items, doubled, SCHEMA, into=tmp_path / "out", options=FAST, **how
-    )
+    receipt = items.map_subpartitions(doubled, SCHEMA).write(tmp_path / "out", **SPARKS, **how)
     out = open_shuffle(tmp_path / "out")
     assert out.partitioner == HashPartitioner("order")
     assert receipt.num_rows == out.num_rows == 400
     assert receipt.num_map_outputs == len(out.map_outputs) == (N if how else 2 * SPARK.cores)
     twice = ITEMS.set_column(1, "price", pc.multiply(ITEMS["price"], 2))
-    write_shuffle(twice, tmp_path / "expected", num_subpartitions=N, keys="order", options=FAST)
-    assert rows_with_subpartitions(out.path) == rows_with_subpartitions(tmp_path / "expected")
+    expected = written(tmp_path / "expected", twice, "order", n=N)
+    assert rows_with_subpartitions(out) == rows_with_subpartitions(expected)
 
 
 def test_rows_are_partitioned_anew_by_keys(tmp_path, items):
-    connector.map_subpartitions(
-        SPARK, items, doubled, SCHEMA, into=tmp_path / "out", keys="price", num_subpartitions=9,
-        options=[FAST, ReadOptions(memory_bytes=128 << 20)], **SMALL,
-    )  # fmt: skip
+    items.map_subpartitions(doubled, SCHEMA).write(
+        tmp_path / "out", keys="price", num_subpartitions=9, **SPARKS, **SMALL
+    )
     twice = ITEMS.set_column(1, "price", pc.multiply(ITEMS["price"], 2))
-    write_shuffle(twice, tmp_path / "expected", num_subpartitions=9, keys="price", options=FAST)
-    found, expected = (rows_with_subpartitions(tmp_path / name) for name in ("out", "expected"))
-    assert found == expected
+    expected = written(tmp_path / "expected", twice, "price", n=9)
+    out = open_shuffle(tmp_path / "out")
+    assert rows_with_subpartitions(out) == rows_with_subpartitions(expected)
 
 
 def test_a_chain_of_joins_and_an_aggregation_stay_in_their_subpartitions(tmp_path, items, orders):
-    joined, summed = tmp_path / "joined", tmp_path / "summed"
-    connector.join_shuffles(
-        SPARK, items, orders, on=[("order", "o")], right_columns=["who"], into=joined, options=FAST
-    )
-    assert open_shuffle(joined).partitioner == HashPartitioner("order")
-    connector.aggregate_shuffle(
-        SPARK, joined, ["who", "order"], {"n": ("*", "count")}, into=summed, options=FAST, **SMALL
-    )
-    again = connector.join_shuffles(SPARK, orders, summed, on=[("o", "order"), "who"], how="left")
+    both = items.join(orders.select("who"), on=[("order", "o")])
+    both.write(tmp_path / "joined", **SPARKS)
+    joined = open_shuffle(tmp_path / "joined")
+    assert joined.partitioner == HashPartitioner("order")
+    counted = joined.aggregate(["who", "order"], {"n": ("*", "count")})
+    counted.write(tmp_path / "summed", **SPARKS, **SMALL)
+    summed = open_shuffle(tmp_path / "summed")
+    again = orders.join(summed, on=[("o", "order"), "who"], how="left")
+    rows = made(again, spark=SPARK).to_pylist()
     expected = (
         ITEMS.join(ORDERS, "order", "o").group_by(["order", "who"]).aggregate([([], "count_all")])
     )
-    found = [row for row in again.collect() if row["n"] is not None]
-    assert len(again.collect()) == 50
-    key = ("order", "who")
+    found = [row for row in rows if row["n"] is not None]
+    assert len(rows) == 50
     assert sorted((row["order"], row["who"], row["n"]) for row in found) == sorted(
-        (row[key[0]], row[key[1]], row["count_all"]) for row in expected.to_pylist()
+        (row["order"], row["who"], row["count_all"]) for row in expected.to_pylist()
     )
-    assert sum(len(open_shuffle(summed).subpartition(i).read_all()) for i in range(N)) == len(found)
+    assert sum(len(summed.subpartition(i).read_all()) for i in range(N)) == len(found)
+    # The same without what is written in between.
+    at_once = orders.join(both.aggregate(["who", "order"], {"n": ("*", "count")}),
+                          on=[("o", "order"), "who"], how="left")  # fmt: skip
+    assert sorted(map(str, made(at_once, spark=SPARK).to_pylist())) == sorted(map(str, rows))
 
 
 def moved(_, reader):
@@ -162,9 +156,7 @@ def test_a_task_that_fails_leaves_what_was_there(tmp_path, items, function, erro
         write_shuffle(ITEMS, out, num_subpartitions=N, keys="order", options=FAST)
     before = files_below(out)
     with pytest.raises(error, match=message):
-        connector.map_subpartitions(
-            SPARK, items, function, SCHEMA, into=out, mode=mode, options=FAST, **SMALL
-        )
+        items.map_subpartitions(function, SCHEMA).write(out, mode=mode, **SPARKS, **SMALL)
     assert files_below(out) == before
     assert out.exists() == bool(before)
 
@@ -173,9 +165,7 @@ def test_modes(tmp_path, items):
     out = tmp_path / "out"
 
     def write(mode, **how):
-        return connector.map_subpartitions(
-            SPARK, items, doubled, SCHEMA, into=out, mode=mode, options=FAST, **how
-        )
+        return items.map_subpartitions(doubled, SCHEMA).write(out, mode=mode, **SPARKS, **how)
 
     def never(_, reader):
         pytest.fail("nothing is to be written")
@@ -186,43 +176,34 @@ def test_modes(tmp_path, items):
     assert open_shuffle(out).sort_by == (("price", "ascending"),)
     with pytest.raises(ShuffleExistsError):
         write("errorifexists")
-    ignored = connector.map_subpartitions(
-        SPARK, items, never, SCHEMA, into=out, mode="ignore", options=FAST
-    )
+    ignored = items.map_subpartitions(never, SCHEMA).write(out, mode="ignore", **SPARKS)
     assert ignored.version == 2
     with pytest.raises(SchemaError, match="cannot append with 3"):
         write("append", num_subpartitions=3)
     assert write("overwrite").version == 3
     # From itself, of the version that was there when it began.
-    connector.map_subpartitions(
-        SPARK, out, doubled, SCHEMA, into=out, mode="append", options=FAST, **SMALL
-    )
+    of_itself = open_shuffle(out).map_subpartitions(doubled, SCHEMA)
+    of_itself.write(out, mode="append", **SPARKS, **SMALL)
     assert open_shuffle(out).num_rows == 800
 
 
 @pytest.mark.parametrize("of", ["nothing", "some", "a filter"])
 def test_no_rows_at_all(tmp_path, items, of):
     how = {"some": {"subpartitions": 0}, "a filter": {"filter": "order = -1"}}.get(of, {})
-    receipt = connector.map_subpartitions(
-        SPARK, items, lambda _, reader: (b.slice(0, 0) for b in reader), SCHEMA,
-        into=tmp_path / "out", options=FAST, **how,
-    )  # fmt: skip
+    none = items.select(**how).map_subpartitions(
+        lambda _, reader: (b.slice(0, 0) for b in reader), SCHEMA
+    )
+    receipt = none.write(tmp_path / "out", **SPARKS)
     assert (receipt.version, receipt.num_rows, receipt.num_subpartitions) == (1, 0, N)
-    joined = connector.join_shuffles(
-        SPARK, items, items, right_columns=[], left_filter="order = -1", into=tmp_path / "joined",
-        options=FAST,
-    )  # fmt: skip
-    assert (joined.num_rows, open_shuffle(tmp_path / "joined").schema.names) == (
-        0, ["order", "price"],
-    )  # fmt: skip
+    joined = items.select(filter="order = -1").join(items.select("order"))
+    assert joined.write(tmp_path / "joined", **SPARKS).num_rows == 0
+    assert open_shuffle(tmp_path / "joined").schema.names == ["order", "price"]
 
 
 def test_what_a_reader_of_joined_rows_yields_is_checked(tmp_path, items, orders):
     def write(then, name):
-        return connector.join_shuffles(
-            SPARK, items, orders, on=[("order", "o")], right_columns=["who"], then=then,
-            schema=SCHEMA, into=tmp_path / name, options=FAST, **SMALL,
-        )  # fmt: skip
+        joined = items.join(orders, on=[("order", "o")], then=then, schema=SCHEMA)
+        return joined.write(tmp_path / name, **SPARKS, **SMALL)
 
     assert write(lambda joined: (b.select(["order", "price"]) for b in joined), "a").num_rows == 400
     with pytest.raises(SchemaError, match="belongs to subpartition"):
@@ -233,27 +214,19 @@ def test_a_join_by_ranges_with_a_broadcast_side(tmp_path):
     ranges = RangePartitioner("k", bounds=[3, 7])
     table = pa.table({"k": list(range(10)), "v": list(range(10))})
     few = pa.table({"k": [1, 5, 8], "w": ["a", "b", "c"]})
-    write_shuffle(table, tmp_path / "t", num_subpartitions=3, partitioner=ranges, options=FAST)
-    everyone = arrow_format.BroadcastPartitioner()
-    write_shuffle(few, tmp_path / "few", num_subpartitions=1, partitioner=everyone, options=FAST)
-    connector.join_shuffles(SPARK, tmp_path / "few", tmp_path / "t", on="k", how="right",
-                            into=tmp_path / "out", options=FAST)  # fmt: skip
+    left = written(tmp_path / "few", few, n=1, partitioner=BroadcastPartitioner())
+    right = written(tmp_path / "t", table, n=3, partitioner=ranges)
+    left.join(right, on="k", how="right").write(tmp_path / "out", **SPARKS)
     out = open_shuffle(tmp_path / "out")
     assert out.partitioner == ranges
     assert out.subpartition_rows.to_pylist() == [4, 4, 2]
 
 
 def test_arguments(tmp_path, items, orders):
-    def run(**how):
-        connector.map_subpartitions(SPARK, items, doubled, SCHEMA, **how)
-
-    for how in ({"keys": "order"}, {"mode": "append"}, {"num_subpartitions": 3}, {"options": FAST}):
-        with pytest.raises(OptionError, match=rf"^{next(iter(how))}.*: only with into="):
-            run(**how)
-    with pytest.raises(OptionError, match=r"^partition_by: only with into="):
-        connector.aggregate_shuffle(
-            SPARK, items, "order", {"price": "sum"}, partition_by="price_sum"
-        )
+    asked = items.map_subpartitions(doubled, SCHEMA)
+    for how in ({"time_zone": "UTC"}, {"executor": object()}):
+        with pytest.raises(OptionError, match="are of this process: leave them out"):
+            asked.write(tmp_path / "out", spark=SPARK, **how)
     for how, message in [
         ({"mode": "upsert"}, "mode='upsert'"),
         ({"options": "fast"}, "options is str"),
@@ -261,23 +234,19 @@ def test_arguments(tmp_path, items, orders):
         ({"keys": "order", "num_subpartitions": 0}, "num_subpartitions=0"),
     ]:
         with pytest.raises((OptionError, SchemaError), match=message):
-            run(into=tmp_path / "out", **how)
+            asked.write(tmp_path / "out", spark=SPARK, **how)
+    joined = items.join(orders, on=[("order", "o")], how="full")
     with pytest.raises(OptionError, match=r"^keys=None: not every row .* has the 'order'"):
-        connector.join_shuffles(
-            SPARK, items, orders, on=[("order", "o")], how="full", into=tmp_path / "out"
-        )
+        joined.write(tmp_path / "out", spark=SPARK)
     with pytest.raises(OptionError, match=r"^keys=None: the result lacks 'order'"):
-        connector.map_subpartitions(
-            SPARK, items, doubled, pa.schema([("price", pa.int64())]), into=tmp_path / "out"
-        )
+        items.map_subpartitions(doubled, "price bigint").write(tmp_path / "out", spark=SPARK)
     assert not (tmp_path / "out").exists()
 
 
-def test_options_of_both_kinds(tmp_path, items):
-    options = [WriteOptions(sync=False, codec="none"), ReadOptions(memory_bytes=100 << 20)]
-    receipt = connector.aggregate_shuffle(
-        SPARK, items, "order", {"price": "sum"}, into=tmp_path / "out", options=options,
-        partition_by="price_sum",
+def test_results_of_an_aggregation_by_another_key(tmp_path, items):
+    receipt = items.aggregate("order", {"price": "sum"}).write(
+        tmp_path / "out", keys="price_sum", spark=SPARK,
+        options=WriteOptions(sync=False, codec="none"),
     )  # fmt: skip
     assert receipt.num_subpartitions == N
     assert open_shuffle(tmp_path / "out").partitioner == HashPartitioner("price_sum")
@@ -285,30 +254,31 @@ def test_options_of_both_kinds(tmp_path, items):
 
 def test_a_nan_that_pandas_made_a_null_is_explained(tmp_path):
     rows = pa.table({"k": [1.5, float("nan"), None], "v": [1, 2, 3]})
-    path = tmp_path / "s"
-    write_shuffle(rows, path, num_subpartitions=200, keys="k", options=FAST)
+    shuffle = written(tmp_path / "s", rows, "k", n=200)
 
     def same(rows: pa.Table):
         return rows
 
-    into = {"into": tmp_path / "out", "options": FAST}
     with pytest.raises(SchemaError, match=r"with k=None came from .*If the key was NaN: pandas"):
-        connector.map_groups(SPARK, path, lambda frame: frame, rows.schema, **into)
-    for how in ({"function": same}, {"function": lambda f: f, "filter": "k < 2 OR k IS NULL"}):
-        connector.map_groups(SPARK, path, schema=rows.schema, mode="overwrite", **how, **into)
+        shuffle.map_groups(lambda frame: frame, rows.schema).write(tmp_path / "out", **SPARKS)
+    for function, some in (
+        (same, shuffle),
+        (lambda f: f, shuffle.select(filter="k < 2 OR k IS NULL")),
+    ):
+        asked = some.map_groups(function, rows.schema)
+        asked.write(tmp_path / "out", mode="overwrite", **SPARKS)
     found = open_shuffle(tmp_path / "out").to_table()
     assert sorted(found["v"].to_pylist()) == [1, 3]
 
 
 def test_a_result_of_broadcast_rows_is_stored_once(tmp_path):
-    everyone = BroadcastPartitioner()
-    path, into = tmp_path / "s", {"into": tmp_path / "out", "keys": "order", "options": FAST}
-    write_shuffle(ITEMS, path, num_subpartitions=N, partitioner=everyone, options=FAST)
+    shuffle = written(tmp_path / "s", ITEMS, n=N, partitioner=BroadcastPartitioner())
+    how = {"keys": "order", **SPARKS}
     for several in (None, [0, 1], range(2)):
-        with pytest.raises(OptionError, match=r"would have them . times: add subpartitions=0"):
-            connector.map_subpartitions(SPARK, path, doubled, SCHEMA, subpartitions=several, **into)
-    receipt = connector.map_subpartitions(
-        SPARK, path, doubled, SCHEMA, subpartitions=iter([0]), num_subpartitions=3, **into
-    )
+        asked = shuffle.select(subpartitions=several).map_subpartitions(doubled, SCHEMA)
+        with pytest.raises(OptionError, match=r"would have them . times: select one, .select\(sub"):
+            asked.write(tmp_path / "out", **how)
+    asked = shuffle.select(subpartitions=iter([0])).map_subpartitions(doubled, SCHEMA)
+    receipt = asked.write(tmp_path / "out", num_subpartitions=3, **how)
     assert receipt.num_rows == ITEMS.num_rows
-    assert open_shuffle(into["into"]).num_subpartitions == 3
+    assert open_shuffle(tmp_path / "out").num_subpartitions == 3

@@ -1,48 +1,36 @@
-"""Arguments of operations in Spark tasks, and time zones as Spark writes them."""
-
-from types import SimpleNamespace
+"""What filters and columns of operations say where they do not fit, and Spark's time zones."""
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from pyspark.sql.types import LongType, StructType
 
-from arrow_format import OptionError, SchemaError, write_shuffle
-from connector.operators.aggregate import aggregate_shuffle
-from connector.operators.join import join_shuffles
-from connector.operators.map import map_subpartitions
-from connector.operators.tasks import python_time_zone
+from arrow_format.errors import OptionError, SchemaError
+from connector.operators.spark_run import python_time_zone
+from tests.support.operations import written
 
-UTC = SimpleNamespace(conf={"spark.sql.session.timeZone": "UTC"})
-"""What arguments are checked with."""
-
-ROWS = StructType().add("n", LongType())
+ROWS = pa.table({"k": [1], "a": [1]})
 
 
-@pytest.mark.parametrize("columns", [5, (name for name in "k"), [5], [["k"], [5]], [["k"], 5]])
-def test_what_are_no_columns(tmp_path, columns):
-    write_shuffle(pa.table({"k": [1]}), tmp_path / "s", num_subpartitions=2, keys="k")
-    paths = [tmp_path / "s"] * 2
-    with pytest.raises(OptionError, match=r"columns=.*: expected"):
-        map_subpartitions(UTC, paths, print, ROWS, columns=columns)
+@pytest.mark.parametrize("column", [5, ["k"], None])
+def test_what_is_no_column(tmp_path, column):
+    rows = written(tmp_path / "s", ROWS, "k")
+    with pytest.raises(SchemaError, match=r"select: column .*: expected names, such as"):
+        rows.select("k", column)
+    with pytest.raises(SchemaError, match="column 'x' is not there; columns are k, a"):
+        rows.select("x")
 
 
-def test_a_filter_that_does_not_fit_names_its_side(tmp_path):
-    for name in "ab":
-        write_shuffle(
-            pa.table({"k": [1], name: [1]}), tmp_path / name, num_subpartitions=2, keys="k"
-        )
-    paths = [tmp_path / "a", tmp_path / "b"]
-    with pytest.raises(SchemaError, match=r"^right_filter: column 'a' is not there; columns are k"):
-        join_shuffles(UTC, *paths, left_filter="a = 1", right_filter="a = 1")
-    with pytest.raises(OptionError, match=r"^left_filter: filter does not parse: line 1, column 5"):
-        join_shuffles(UTC, *paths, left_filter="a = = 1")
-    with pytest.raises(SchemaError, match=rf"^filter of {paths[1]}: column 'a' is not there"):
-        map_subpartitions(UTC, paths, print, ROWS, filter="a = 1")
-    with pytest.raises(OptionError, match=r"^filter=\['a = 1'\]: expected one, or one for each of"):
-        map_subpartitions(UTC, paths, print, ROWS, filter=["a = 1"])
-    with pytest.raises(SchemaError, match=r"^filter: column 'x' is not there"):
-        aggregate_shuffle(UTC, paths[0], "k", [], filter=pc.field("x") == 1)
+def test_a_filter_that_does_not_fit_names_its_shuffle(tmp_path):
+    a = written(tmp_path / "a", ROWS, "k")
+    b = written(tmp_path / "b", ROWS.rename_columns(["k", "b"]), "k")
+    for rows, filter in ((b, "a = 1"), (a, pc.field("b") == 1)):
+        with pytest.raises(SchemaError, match=rf"^filter of {rows.path}: column '.' is not there"):
+            rows.select(filter=filter)
+    with pytest.raises(OptionError, match=rf"^filter of {a.path}: .*does not parse: line 1, col"):
+        a.select(filter="a = = 1")
+    joined = a.select("k").join(b)
+    with pytest.raises(SchemaError, match=r"^filter of the join of .*column 'a' is not there"):
+        joined.select(filter="a = 1")
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_what_a_frame_reads_travels_as_an_option(span, commit_id):
 
 @pytest.mark.parametrize("pin", ["", "c0ffee 1-2", "c0ffee 1-2-x", "../c", "c0ffee 1-2-3 "])
 def test_a_bad_pin_is_refused(pin):
-    with pytest.raises(OptionError, match=r"option pin=.*arrow_shuffle.read_shuffle alone sets it"):
+    with pytest.raises(OptionError, match=r"option pin=.*to_spark\(\) alone sets it"):
         parse_read_options({"path": "/s", "version": "17", "pin": pin})
     with pytest.raises(OptionError, match=r"option pin='c0ffee': expected option version with it"):
         parse_read_options({"path": "/s", "pin": "c0ffee"})
@@ -72,7 +72,7 @@ def test_other_names_of_versions_are_refused(text):
 
 @pytest.mark.parametrize("text", ["2026-11-20", "2026-11-20 12:00"])
 def test_a_time_needs_a_zone_since_that_of_the_session_is_not_known(text):
-    with pytest.raises(OptionError, match=r"expected a time with a zone.*read_shuffle takes the"):
+    with pytest.raises(OptionError, match=r"expected a time with a zone.*open_shuffle takes that"):
         parse_read_options({"path": "/s", "version": text})
 
 

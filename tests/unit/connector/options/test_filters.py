@@ -57,8 +57,8 @@ def test_keys_travel_with_their_types():
         f"expression {base64.b64encode(pickle.dumps(pc.field('k'))).decode()}",
     ],
 )
-def test_what_nobody_but_read_shuffle_writes_is_refused(text):
-    with pytest.raises(OptionError, match=r"option arrowFilter=.*: expected nothing; arrow_sh"):
+def test_what_nobody_but_to_spark_writes_is_refused(text):
+    with pytest.raises(OptionError, match=r"option arrowFilter=.*: expected nothing; to_spark"):
         parse_read_options({"path": "/s", "arrowFilter": text})
 
 

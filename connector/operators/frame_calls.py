@@ -1,4 +1,4 @@
-"""Calls of a user's function for groups of rows, in a task: with frames of pandas, or with tables.
+"""Calls of a user's function for groups of rows, in a task, with frames of pandas.
 
 What is done for all groups of a block is done for whole columns; a group costs a slice and the
 call.
@@ -6,7 +6,6 @@ call.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,98 +14,33 @@ from itertools import pairwise, repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
+from pyspark.sql.types import StructType
 
-from arrow_format.arrays.batches import BATCH_BYTES, BATCH_ROWS, copied
+from arrow_format.arrays.batches import BATCH_BYTES
 from arrow_format.arrays.buffers import to_arrow
-from arrow_format.arrays.conversion import key_text
 from arrow_format.arrays.selection import joined, take
 from arrow_format.arrays.stored_types import conform
 from arrow_format.errors import SchemaError
-from arrow_format.operators.results import fitted, names_that_differ, noted
+from arrow_format.extras import require
+from arrow_format.operators.group_calls import GroupCall, GroupsForm, called, check_kind
+from arrow_format.operators.results import names_that_differ, noted
 from connector.operators.group_frames import Collected, Frames, can_change
+from connector.source.reader import spark_schema
+from connector.spark_types import spark_schema_of
 from connector.spark_version import PandasSettings, from_pandas_frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pyspark.sql.types import StructType
+    import pyarrow as pa
 
-    from arrow_format.model import Int64Array
+    from arrow_format.operators.description import MappedGroups, RunSettings
+    from arrow_format.operators.group_calls import GroupResult
     from arrow_format.operators.groups import GroupBlock
-
-    GroupResult = tuple[Int64Array, Int64Array, pa.RecordBatch]
-    """Numbers of groups in a block, how many rows each has, and these rows."""
+    from arrow_format.operators.inputs import Input
 
 RESULT_ROWS = 1 << 16
 """Rows of results that are converted together at most: a conversion costs 0.7 ms, however few."""
-
-
-@dataclass(frozen=True)
-class GroupsForm:
-    """What a call per group is given, and what it returns."""
-
-    path: str
-    keys: tuple[str, ...]
-    columns: tuple[str, ...]
-    takes_key: bool
-    takes_frames: bool
-    """Whether rows come as an iterator of frames, and results as another."""
-    schema: pa.Schema
-
-    def where(self, block: GroupBlock, group: int) -> str:
-        """Return the name of a group for messages."""
-        key = key_text(block.batch, self.keys, int(block.starts[group]))
-        return f"the group {key} of {self.path}"
-
-
-class GroupCall(ABC):
-    """Calls a user's function for each group of a block."""
-
-    form: GroupsForm
-
-    @abstractmethod
-    def results(self, block: GroupBlock) -> Iterator[GroupResult]:
-        """Yield the rows of some groups; each group once, if it has any."""
-
-
-@dataclass(frozen=True)
-class TableCall(GroupCall):
-    """Calls a function of a table of PyArrow."""
-
-    form: GroupsForm
-    function: Callable[..., Any]
-
-    def results(self, block: GroupBlock) -> Iterator[GroupResult]:
-        """Yield results as :class:`GroupCall` says."""
-        form, starts = self.form, block.starts.tolist()
-        rows = pa.Table.from_batches([block.batch.select(form.columns)])
-        keys = block.batch.select(form.keys).columns
-        groups: list[int] = []
-        counts: list[int] = []
-        made: list[pa.RecordBatch] = []
-        num_rows = num_bytes = 0
-        for group, (start, stop) in enumerate(pairwise(starts)):
-            given = [rows.slice(start, stop - start)]
-            if form.takes_key:
-                given.insert(0, tuple(column[start] for column in keys))
-            with noted("map_groups", partial(form.where, block, group)):
-                table = _called(self.function, given, pa.Table)
-                where = form.where(block, group) if not table.schema.equals(form.schema) else ""
-                batches = table.to_batches() if table.num_columns or table.num_rows else []
-                fitting = [fitted(batch, form.schema, where) for batch in batches]
-            if table.num_rows:
-                groups.append(group)
-                counts.append(table.num_rows)
-                num_rows += table.num_rows
-                num_bytes += table.nbytes
-            is_full = num_rows >= BATCH_ROWS or num_bytes >= BATCH_BYTES or group + 2 == len(starts)
-            # The function may change its buffers in the next call, and a slice would pin all rows.
-            made += map(copied, fitting)
-            if is_full and num_rows:
-                yield np.array(groups), np.array(counts), joined(made)
-                groups, counts, made = [], [], []
-                num_rows = num_bytes = 0
 
 
 @dataclass(frozen=True)
@@ -190,16 +124,16 @@ class FrameCall(GroupCall):
         import pandas as pd
 
         if not self.form.takes_frames:
-            frames = [_called(self.function, given, pd.DataFrame)]
+            frames = [called(self.function, given, pd.DataFrame)]
             given.clear()
             yield frames.pop()
             return
         *key, rows = given
         given.clear()
-        results = _called(self.function, [*key, iter([rows])], Iterable)
+        results = called(self.function, [*key, iter([rows])], Iterable)
         del rows
         for frame in results:
-            _check_kind("yielded", frame, pd.DataFrame)
+            check_kind("yielded", frame, pd.DataFrame)
             yield frame
 
     def _taken(
@@ -252,22 +186,17 @@ class FrameCall(GroupCall):
         return conform(batch, self.form.schema)
 
 
-def _called(function: Callable[..., Any], given: list[Any], expected: type) -> Any:  # noqa: ANN401
-    try:
-        result = function(*given)
-    except StopIteration as error:
-        msg = "the function raised StopIteration; catch it, where it is the end of an iterator"
-        raise RuntimeError(msg) from error
-    _check_kind("returned", result, expected)
-    return result
+def frame_calls(form: GroupsForm, groups: MappedGroups, at: RunSettings, rows: Input) -> FrameCall:
+    """Return the calls of a function of frames, which Spark's converters make, without a JVM.
 
-
-def _check_kind(did: str, result: object, expected: type) -> None:
-    if not isinstance(result, expected):
-        kind = "None" if result is None else f"a {type(result).__name__}"
-        package = expected.__module__.partition(".")[0]
-        wanted = f"a {package}.{expected.__name__}"
-        if expected is Iterable:
-            wanted = "an iterator of pandas.DataFrame, as it is annotated"
-        msg = f"the function {did} {kind}: expected {wanted}"
-        raise SchemaError(msg)
+    Raises MissingPackageError where pandas is missing, SchemaError for a column that Spark has no
+    type for.
+    """
+    require("pandas", "map_groups, unless its function takes a pyarrow.Table,")
+    given = (*form.columns, *(form.keys if form.takes_key else ()))
+    spark_schema(rows, list(dict.fromkeys(given)))  # type: ignore[arg-type]
+    struct = groups.declared
+    if not isinstance(struct, StructType):
+        struct = spark_schema_of(groups.schema)
+    settings = PandasSettings.of(at.frames, at.time_zone or "UTC")
+    return FrameCall(form, groups.function, struct, settings)

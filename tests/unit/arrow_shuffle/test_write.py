@@ -1,10 +1,11 @@
-"""The package that users import: the names of both others, and which function is called."""
+"""What is written where: rows in memory, files and tables here, and in tasks of a session."""
 
 import inspect
 import re
 import subprocess
 import sys
 import textwrap
+from functools import partial
 
 import pandas as pd
 import polars as pl
@@ -14,42 +15,20 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-import arrow_format
 import arrow_shuffle
-import connector
-from arrow_format import OptionError, SchemaError
-from arrow_shuffle import by_argument
+from arrow_format.errors import OptionError, SchemaError
 from tests.support.lake_tables import iceberg_table
 from tests.support.small_shuffles import files_below
 
-OPERATIONS = {"aggregate_shuffle", "join_shuffles", "map_subpartitions"}
-BY_ARGUMENT = {"append_shuffle", "consume", "merge_shuffle", "write_shuffle", *OPERATIONS}
 COLUMNS = {"k": [3, 1, 2], "v": [0.5, 1.5, 2.5]}
-
-
-def test_every_public_name_is_the_same_object():
-    names = {*arrow_format.__all__, *connector.__all__}
-    assert set(arrow_shuffle.__all__) == names
-    for package in (arrow_format, connector):
-        for name in set(package.__all__) - BY_ARGUMENT:
-            assert getattr(arrow_shuffle, name) is getattr(package, name), name
-
-
-def test_functions_of_one_name_in_both_are_called_by_argument():
-    both = set(arrow_format.__all__) & set(connector.__all__)
-    differing = {n for n in both if getattr(arrow_format, n) is not getattr(connector, n)}
-    assert differing == BY_ARGUMENT
-    for name in BY_ARGUMENT:
-        module = "write" if name in ("append_shuffle", "write_shuffle") else "by_argument"
-        assert getattr(arrow_shuffle, name).__module__ == f"arrow_shuffle.{module}"
 
 
 def test_the_import_is_light():
     code = (
         "import sys, arrow_shuffle\n"
-        "arrow_shuffle.OptionError, arrow_shuffle.WriteOptions, dir(arrow_shuffle)\n"
+        "arrow_shuffle.errors.OptionError, arrow_shuffle.WriteOptions, dir(arrow_shuffle)\n"
         "print(*{m.partition('.')[0] for m in sys.modules} & {'pandas', 'pyspark', 'polars'})\n"
-        "import arrow_shuffle.by_argument, arrow_shuffle.write\n"
+        "import arrow_shuffle.operation, arrow_shuffle.write\n"
         "print(*{m.partition('.')[0] for m in sys.modules} & {'pandas', 'pyspark', 'polars'})"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -128,17 +107,18 @@ def test_for_spark_is_passed_on(tmp_path):
         ({"spark": False}, "spark=False: expected a SparkSession"),
     ],
 )
-@pytest.mark.parametrize("write", [arrow_shuffle.write_shuffle, arrow_shuffle.append_shuffle])
+@pytest.mark.parametrize("append", [False, True])
 def test_what_is_for_files_or_sessions_is_refused_of_rows_in_memory(
-    tmp_path, write, given, message
+    tmp_path, append, given, message
 ):
     table, path = pa.table(COLUMNS), tmp_path / "s"
-    how = {"keys": "k"} if write is arrow_shuffle.write_shuffle else {}
-    if not how:
-        arrow_shuffle.write_shuffle(table, path, keys="k")
+    write = partial(arrow_shuffle.write_shuffle, path=path, keys="k")
+    if append:
+        write(table)
+        write = arrow_shuffle.open_shuffle(path).append
     before = files_below(tmp_path)
     with pytest.raises(OptionError, match=f"^{message}"):
-        write(table, path, **how, **given)
+        write(table, **given)
     assert files_below(tmp_path) == before
 
 
@@ -153,7 +133,7 @@ def test_a_dataset_without_a_session_is_written_here(tmp_path, files, make):
     source = make(pa.table(COLUMNS)) or files
     receipt = arrow_shuffle.write_shuffle(source, tmp_path / "s", num_subpartitions=2, keys="k")
     assert receipt.num_map_outputs == 1
-    assert arrow_shuffle.append_shuffle(source, tmp_path / "s").num_rows == 3
+    assert arrow_shuffle.open_shuffle(tmp_path / "s").append(source).num_rows == 3
     rows = arrow_shuffle.open_shuffle(tmp_path / "s").to_table()
     assert sorted(rows["v"].to_pylist()) == sorted(COLUMNS["v"] * 2)
 
@@ -167,7 +147,7 @@ def test_tables_of_delta_and_iceberg_without_a_session_are_written_here(tmp_path
         path = tmp_path / name
         ranges = arrow_shuffle.RangePartitioner(keys="k")
         arrow_shuffle.write_shuffle(source, path, partitioner=ranges, num_subpartitions=2)
-        arrow_shuffle.append_shuffle(source, path)
+        arrow_shuffle.open_shuffle(path).append(source)
         arrow_shuffle.write_shuffle(
             source, tmp_path / f"{name}k", keys="k", num_subpartitions=2, columns=["k"]
         )
@@ -188,66 +168,13 @@ def test_no_rows_at_all_are_refused_as_arrow_format_does(tmp_path):
         arrow_shuffle.write_shuffle(3, tmp_path / "s", num_subpartitions=1, keys="k")
 
 
-def test_a_consumer_without_a_session_reads_here(tmp_path):
+def test_a_consumption_is_of_what_users_open(tmp_path):
     path = tmp_path / "s"
     arrow_shuffle.write_shuffle(pa.table(COLUMNS), path, num_subpartitions=1, keys="k")
-    for place in ((path,), ()):
-        named = {} if place else {"path": path}
-        with arrow_shuffle.consume(*place, **named, consumer="c") as consumption:
+    opened = arrow_shuffle.open_shuffle(path)
+    for asked in (arrow_shuffle.consume(path, consumer="a"), opened.consume("b")):
+        with asked as consumption:
             assert isinstance(consumption, arrow_shuffle.Consumption)
-    session = object()
-    for place, named in (((session, path), {}), ((session,), {"path": path})):
-        consumption = arrow_shuffle.consume(*place, **named, consumer="s")
-        assert isinstance(consumption, arrow_shuffle.SparkConsumption)
-        consumption.__exit__(None, None, None)
-
-
-def test_a_session_without_a_path_is_told_that_it_is_missing():
-    from pyspark.sql import SparkSession
-
-    session = object.__new__(SparkSession)
-    with pytest.raises(TypeError, match="'path'"):
-        arrow_shuffle.consume(session, consumer="s")
-
-
-def test_operations_are_those_of_the_session_or_of_this_process(tmp_path):
-    from pyspark.sql import SparkSession
-
-    for name in "ab":
-        table = pa.table({"k": [3, 1, 2], name: [1, 2, 3]})
-        arrow_shuffle.write_shuffle(table, tmp_path / name, num_subpartitions=2, keys="k")
-    paths = [tmp_path / "a", tmp_path / "b"]
-    schema = pa.schema({"k": pa.int64()})
-    columns = {"columns": ["k"]}
-    for reader in (
-        arrow_shuffle.join_shuffles(*paths),
-        arrow_shuffle.join_shuffles(left=paths[0], right=paths[1]),
-        arrow_shuffle.aggregate_shuffle(paths[0], "k", {"a": "sum"}),
-        arrow_shuffle.map_subpartitions(paths[0], lambda _, r: r, schema, **columns),
-    ):
-        assert isinstance(reader, arrow_shuffle.BatchReader)
-        assert reader.read_all().num_rows == 3
-    session = object.__new__(SparkSession)
-    for name in OPERATIONS:
-        for first, more in (((session,), {}), ((), {"spark": session})):
-            with pytest.raises(TypeError, match="missing"):
-                getattr(arrow_shuffle, name)(*first, **more)
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("aggregate_shuffle", by_argument._Aggregate),
-        ("join_shuffles", by_argument._Join),
-        ("map_subpartitions", by_argument._Map),
-    ],
-)
-def test_type_checkers_know_the_arguments_of_operations(name, kind):
-    given = {"into", "shuffles", "shuffle", "function", "left", "right", "on", "how", "keys"}
-    given |= {"aggregations"}
-    given -= {"keys"} if name != "aggregate_shuffle" else set()
-    given |= {"schema"} if name == "map_subpartitions" else set()
-    known = set(kind.__annotations__)
-    for package, others in ((connector, {"spark"}), (arrow_format, {"executor", "time_zone"})):
-        parameters = set(inspect.signature(getattr(package, name)).parameters)
-        assert parameters - given - others == known
+            assert isinstance(consumption.shuffle, arrow_shuffle.Shuffle)
+            assert consumption.shuffle.aggregate("k").to_table().num_rows == 3
+    assert [each.name for each in opened.consumers()] == ["a", "b"]

@@ -9,8 +9,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arrow_format.format.codec_zstd import FrameEncoder
-from arrow_format.format.column_frames import MIN_FRAME_BYTES, group_columns
+from arrow_format.format.codec_zstd import MIN_FRAME_BYTES, FrameEncoder, group_columns
 from tests.support.chunks import places_of
 
 LENGTHS = st.lists(st.sampled_from([16, 24, 1_000, 4_088, 4_096, 9_000]), min_size=1, max_size=30)

@@ -18,21 +18,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arrow_format import (
-    ClosedError,
-    CorruptShuffleError,
-    OptionError,
-    SchemaError,
-    WriteOptions,
-    open_shuffle,
-    write_shuffle,
-)
 from arrow_format.arrays.batch_stream import BatchReader
 from arrow_format.arrays.batches import in_batches_of
+from arrow_format.errors import ClosedError, CorruptShuffleError, OptionError, SchemaError
 from arrow_format.filters.filter import bind_filter
 from arrow_format.integrations.dataset import ShuffleDataset
 from arrow_format.integrations.polars_source import lazy_frame
-from arrow_format.integrations.readable import FIRST_ROWS, small_at_first
+from arrow_format.integrations.pushdown import FIRST_ROWS, small_at_first
+from arrow_shuffle import WriteOptions, open_shuffle, write_shuffle
 from tests.support.small_shuffles import FAST, numbered, write_tasks
 
 N = 8

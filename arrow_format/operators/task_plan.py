@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -17,19 +17,19 @@ from arrow_format.arrays.batches import BATCH_BYTES, BATCH_ROWS, rebatched
 from arrow_format.arrays.buffers import to_numpy
 from arrow_format.arrays.stored_types import conform
 from arrow_format.errors import OptionError
-from arrow_format.keys.co_partitioning import is_broadcast
+from arrow_format.keys.co_partitioning import Partitioned, is_broadcast
 from arrow_format.options import check_integer
-from arrow_format.read.chunk_plan import adjacent_ranges, check_subpartitions, cut_evenly
+from arrow_format.read.chunk_plan import adjacent_ranges, cut_evenly
 from arrow_format.read.estimates import partition_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     import pyarrow as pa
 
     from arrow_format.model import Int64Array
     from arrow_format.operators.placement import Result
-    from arrow_format.read.shuffle import Shuffle
+    from arrow_format.options import ReadOptions
 
     Groups = tuple[tuple[tuple[int, int], ...], ...]
     """Each group as ranges ``[first, end)`` of subpartitions."""
@@ -44,62 +44,100 @@ CALL_BYTES = 4 << 10
 """The same where a user's function is called for every subpartition, the empty ones too."""
 
 
+class Operand(Partitioned, Protocol):
+    """What is read: a shuffle, or the rows of another plan."""
+
+    @property
+    def options(self) -> ReadOptions:
+        """Memory of reading it."""
+
+    @property
+    def spark_schema(self) -> str | None:
+        """Spark's JSON of columns that are more than their Arrow type; None where none is."""
+
+    @property
+    def read_bytes(self) -> pa.Int64Array:
+        """Estimated stored bytes that are read for each subpartition."""
+
+    def weights(
+        self, columns: Sequence[str] | None = None, *, within: range | None = None
+    ) -> tuple[Int64Array, Int64Array]:
+        """Estimate the rows of each subpartition, and their bytes in Arrow."""
+
+
 @dataclass(frozen=True)
-class Operation:
+class TaskPlan:
     """What is done with the subpartitions of shuffles, checked; tasks are made of it."""
 
-    shuffles: tuple[Shuffle, ...]
+    what: str
+    """Of the operation, in messages and in Spark's UI."""
+    inputs: tuple[Operand, ...]
     work: Work
+    schema: pa.Schema
+    """Of the results."""
+    subpartitions: Sequence[int] | None = None
+    """Those that were asked for, ascending; all where it is None."""
     candidates: Sequence[int] | None = None
     """Subpartitions, ascending, that can have results; any may where it is None."""
-    source: Shuffle | None = None
-    """The shuffle in whose subpartitions the results are; by default the first that is not
+    source: Operand | None = None
+    """The input in whose subpartitions the results are; by default the first that is not
     broadcast."""
-    subpartition_bytes: int = SUBPARTITION_BYTES
-    """Weight of a subpartition without rows."""
     names: Callable[[str], str | None] = str
     """Returns the name of a column of the source in the results, as
     :func:`~arrow_format.operators.placement.plan_placement` has it."""
+    calls_function: bool = False
+    """Whether a function of the user makes the results."""
+    subpartition_bytes: int = SUBPARTITION_BYTES
+    """Weight of a subpartition without rows."""
+    columns: tuple[Sequence[str], ...] = ()
+    """Columns that are read of each input."""
+    details: object = None
+    """How a join or an aggregation was planned."""
+    declared: object = None
+    """The schema that the user declared, as Spark has it."""
+    pruned: Callable[[Sequence[str]], TaskPlan] | None = None
+    """Returns the plan that makes these columns of the results alone; None where it makes all."""
 
     @property
-    def placed_as(self) -> Shuffle:
-        """The shuffle in whose subpartitions the results are."""
+    def placed_as(self) -> Operand:
+        """The input in whose subpartitions the results are."""
         if self.source is not None:
             return self.source
-        return next((each for each in self.shuffles if not is_broadcast(each)), self.shuffles[0])
+        return next((each for each in self.inputs if not is_broadcast(each)), self.inputs[0])
 
     @property
     def paths(self) -> str:
         """Of the shuffles, for messages."""
-        return ", ".join(shuffle.path for shuffle in self.shuffles)
+        return ", ".join(dict.fromkeys(each.path for each in self.inputs))
 
-    def in_groups(
-        self,
-        schema: pa.Schema,
-        *,
-        subpartitions: int | Iterable[int] | None,
-        target_partition_bytes: int,
-        least_groups: int = 1,
-    ) -> GroupResults:
+    def check_stored_once(self) -> None:
+        """Refuse to store what several subpartitions make of the same rows; raises OptionError."""
+        asked, first = self.subpartitions, self.inputs[0]
+        times = first.num_subpartitions if asked is None else len(asked)
+        if times > 1 and all(map(is_broadcast, self.inputs)):
+            msg = (
+                f"every subpartition reads all rows of {first.path}, which is broadcast, so the "
+                f"results of {times} subpartitions would have them {times} times: select one, "
+                ".select(subpartitions=0)"
+            )
+            raise OptionError(msg)
+
+    def in_groups(self, *, target_partition_bytes: int, least_groups: int = 1) -> GroupResults:
         """Divide the work into groups of about ``target_partition_bytes`` on disk, of all shuffles.
 
-        There are at least ``least_groups``, as far as there are subpartitions. ``schema`` is that
-        of the results. Raises OptionError.
+        There are at least ``least_groups``, as far as there are subpartitions. Raises OptionError.
         """
         check_integer("target_partition_bytes", target_partition_bytes, 1, 1 << 62, "bytes")
-        weights = read_weights(self.shuffles) + self.subpartition_bytes
-        wanted = check_subpartitions(subpartitions, len(weights))
-        if wanted is not None and not wanted:
-            msg = "subpartitions is empty: expected at least one"
-            raise OptionError(msg)
-        numbers = np.arange(len(weights)) if wanted is None else np.asarray(wanted, np.int64)
+        weights = read_weights(self.inputs) + self.subpartition_bytes
+        asked = self.subpartitions
+        numbers = np.arange(len(weights)) if asked is None else np.asarray(asked, np.int64)
         if self.candidates is not None:
             numbers = np.intersect1d(numbers, np.asarray(self.candidates, np.int64))
         total = int(weights[numbers].sum())
         max_bytes = partition_bytes(total, target_partition_bytes)
         max_bytes = max(min(max_bytes, total // least_groups), 1)
         groups = balanced_groups(weights, max_bytes, numbers) if len(numbers) else ()
-        return GroupResults(groups, self.work, schema)
+        return GroupResults(groups, self.work, self.schema)
 
 
 def balanced_groups(weights: Int64Array, max_weight: int, subpartitions: Int64Array) -> Groups:
@@ -114,12 +152,12 @@ def balanced_groups(weights: Int64Array, max_weight: int, subpartitions: Int64Ar
     return tuple(adjacent_ranges(subpartitions[start:stop]) for start, stop in cuts)
 
 
-def read_weights(shuffles: Sequence[Shuffle]) -> Int64Array:
+def read_weights(inputs: Sequence[Operand]) -> Int64Array:
     """Return the bytes that a task reads per subpartition, of all shuffles; shape (n,).
 
     A broadcast shuffle is read once per task and weighs nothing next to others.
     """
-    weighed = [shuffle for shuffle in shuffles if not is_broadcast(shuffle)] or shuffles[:1]
+    weighed = [each for each in inputs if not is_broadcast(each)] or inputs[:1]
     sizes = map(to_numpy, map(attrgetter("read_bytes"), weighed))
     weights: Int64Array = np.sum(list(sizes), axis=0)
     return weights

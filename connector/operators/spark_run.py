@@ -8,34 +8,36 @@ from __future__ import annotations
 
 import re
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-from pyspark.sql.types import StructType
-
-from arrow_format.arrays.stored_types import data_schema
-from arrow_format.errors import SchemaError
 from arrow_format.extras import require
 from arrow_format.filters.spark_rules import ANSI, DEFAULTS, SparkSettings
+from arrow_format.operators.description import RunSettings
+from arrow_format.options import check_read_options
 from connector.map_task import NumberedMapTask, begin_spark_job, write_and_commit
+from connector.operators.schemas import struct_of
+from connector.options.batch import DEFAULT_TARGET_PARTITION_BYTES
 from connector.pickling import ChecksOnArrival
 from connector.plain_errors import plain_errors
 from connector.session import default_parallelism
-from connector.spark_types import arrow_schema_of, spark_schema_of, stored_schema
+from connector.spark_types import arrow_schema_of, stored_schema
 from connector.task_process import begin_task
 from connector.worker_python import check_worker_python
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from typing import Any
 
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from arrow_format.jobs.job import ShuffleJob
     from arrow_format.jobs.receipt import ShuffleReceipt
+    from arrow_format.operators.description import Description
     from arrow_format.operators.into import Into
-    from arrow_format.operators.tasks import GroupResults, Operation
+    from arrow_format.operators.task_plan import GroupResults, TaskPlan
 
 TASKS_PER_CORE = 2
 """Tasks for each core that Spark has: with one each, all wait for the slowest."""
@@ -54,21 +56,6 @@ _SHORT_ZONES = {
     "PST": "America/Los_Angeles", "SST": "Pacific/Guadalcanal", "VST": "Asia/Ho_Chi_Minh",
 }  # fmt: skip
 """Short names that Spark accepts and Python does not know. Source: Java's ``ZoneId.SHORT_IDS``."""
-
-
-def spark_struct(spark: SparkSession, schema: StructType | pa.Schema | str) -> StructType:
-    """Return the schema of a result; text is DDL, ``k bigint, v double``, that Spark parses."""
-    if isinstance(schema, pa.Schema):
-        return spark_schema_of(data_schema(schema))
-    if isinstance(schema, str):
-        require("pandas", "df.mapInArrow of PySpark")
-        # On Connect too, where this process has no JVM to parse it.
-        return spark.range(0).mapInArrow(lambda batches: batches, schema).schema
-    if not isinstance(schema, StructType):
-        kind = type(schema).__name__
-        msg = f"schema is {kind}: expected a StructType, DDL text or a pyarrow schema"
-        raise SchemaError(msg)
-    return schema
 
 
 def session_time_zone(spark: SparkSession) -> str:
@@ -101,47 +88,87 @@ def python_time_zone(zone: str) -> str:
     return f"{sign}{int(hours):02}:{int(minutes or joined or 0):02}"
 
 
-def run_in_groups(
-    spark: SparkSession,
-    operation: Operation,
-    schema: StructType,
-    *,
-    what: str,
-    subpartitions: int | Iterable[int] | None,
-    target_partition_bytes: int,
-    into: Into | None = None,
-    calls_function: bool = False,
-) -> DataFrame | ShuffleReceipt:
-    """Return the lazy DataFrame of the results of an operation, over all groups of subpartitions.
+def frame_of(
+    spark: SparkSession, description: Description, *, target_partition_bytes: int | None = None
+) -> DataFrame:
+    """Return the lazy DataFrame of a description; its Spark partitions are in subpartition order.
 
-    A group has about ``target_partition_bytes`` on disk, of all shuffles together. An operation
-    that calls a function of the user has at least :data:`TASKS_PER_CORE`, however few bytes there
-    are: what a function costs, they do not tell. With ``into`` the tasks write the results, and the
-    receipt is returned. Spark's UI shows ``what`` and the paths: as the name of the function in a
-    plan, or as that of a job.
+    A task reads about ``target_partition_bytes`` on disk, of all shuffles together. Where a
+    function of the user is called there are at least :data:`TASKS_PER_CORE` a core, however few
+    bytes there are: what a function costs, they do not tell. Spark's UI shows the operation and its
+    paths as the name of the function in a plan.
+
+    Raises OptionError, SchemaError and ShuffleNotFoundError here, and not at the first action.
     """
-    require("pandas", "df.mapInArrow of PySpark")
-    check_worker_python(spark)
-    what = f"{what} {operation.paths}"
-    results = operation.in_groups(
-        arrow_schema_of(schema),
-        subpartitions=subpartitions,
-        target_partition_bytes=target_partition_bytes,
-        least_groups=TASKS_PER_CORE * default_parallelism(spark) if calls_function else 1,
-    )
-    num_groups = len(results.groups)
-    numbers = spark.range(0, num_groups, 1, max(num_groups, 1))
-    if into is None:
-        return numbers.mapInArrow(GroupTask(results, f"arrow_shuffle {what}"), schema)
-    stored = stored_schema(schema)
+    plan, struct, results = _bound(spark, description, target_partition_bytes)
+    numbers = _numbers(spark, results)
+    return numbers.mapInArrow(GroupTask(results, f"arrow_shuffle {_shown(plan)}"), struct)
+
+
+def write_in_spark(
+    spark: SparkSession,
+    description: Description,
+    into: Into,
+    *,
+    target_partition_bytes: int | None = None,
+) -> ShuffleReceipt:
+    """Let tasks write the rows of a description as a shuffle, and commit it.
+
+    Spark's UI shows the operation and its paths as the name of the job. Raises as
+    :func:`frame_of`.
+    """
+    plan, struct, results = _bound(spark, description, target_partition_bytes)
+    stored = stored_schema(struct)
 
     def begin(storage: Any, _: pa.Schema, **how: Any) -> ShuffleJob:  # noqa: ANN401
         return begin_spark_job(storage, stored, **how)
 
-    task = NumberedMapTask(*into.begin(operation, results, arrow_schema_of(stored), begin))
-    return write_and_commit(
-        task, numbers, into.mode, what=f"{what} into", num_map_outputs=num_groups
+    task = NumberedMapTask(*into.begin(plan, results, arrow_schema_of(stored), begin))
+    numbers, count = _numbers(spark, results), len(results.groups)
+    what = f"{_shown(plan)} into"
+    return write_and_commit(task, numbers, into.mode, what=what, num_map_outputs=count)
+
+
+def planned_in_spark(spark: SparkSession, description: Description) -> tuple[TaskPlan, int]:
+    """Return what tasks of Spark do, and how many tasks there are."""
+    plan, _, results = _bound(spark, description, None)
+    return plan, len(results.groups)
+
+
+def _bound(
+    spark: SparkSession, description: Description, target_partition_bytes: int | None
+) -> tuple[TaskPlan, StructType, GroupResults]:
+    """Return what tasks do, Spark's schema of the results, and their groups."""
+    require("pandas", "df.mapInArrow of PySpark")
+    check_worker_python(spark)
+    reading = next(description.shuffles).given_options
+    memory = check_read_options(reading).shared_by(description.num_inputs)
+    zone = session_time_zone(spark)
+    settings = session_settings(spark, *description.filters)
+    plan = description.bind(RunSettings(zone, settings, frames=spark.conf, memory=memory))
+    struct = struct_of(plan)
+    plan = replace(plan, schema=arrow_schema_of(struct))
+    results = plan.in_groups(
+        target_partition_bytes=(
+            DEFAULT_TARGET_PARTITION_BYTES
+            if target_partition_bytes is None
+            else target_partition_bytes
+        ),
+        least_groups=TASKS_PER_CORE * default_parallelism(spark)
+        if description.calls_function
+        else 1,
     )
+    return plan, struct, results
+
+
+def _numbers(spark: SparkSession, results: GroupResults) -> DataFrame:
+    """Return a DataFrame with the number of each group, each in a Spark partition of its own."""
+    number = len(results.groups)
+    return spark.range(0, number, 1, max(number, 1))
+
+
+def _shown(plan: TaskPlan) -> str:
+    return f"{plan.what} {plan.paths}"
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,16 @@
-"""Rows of a shuffle in the hands of Python's other tools; all of it reads by ``Shuffle.read``."""
+"""Rows of a shuffle in the hands of other libraries, which read only what a query needs."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from arrow_format.extras import needed_by
-from arrow_format.integrations.readable import TASK_BYTES
+from arrow_format.integrations.pushdown import TASK_BYTES
+from arrow_format.read.shuffle import Shuffle as StoredShuffle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     import dask.dataframe as dd
     import polars as pl
@@ -19,166 +19,20 @@ if TYPE_CHECKING:
     import pyarrow.dataset as ds
     import ray.data
 
-    from arrow_format.arrays.batch_stream import BatchReader
-    from arrow_format.filters.expression import Expression
-    from arrow_format.filters.row_filter import RowFilter
-    from arrow_format.filters.spark_rules import SparkSettings
-    from arrow_format.integrations.readable import TaskGroup
     from arrow_format.integrations.torch_dataset import ShuffleIterableDataset
-    from arrow_format.keys.partitioner import Partitioner
 
 
-class AtHand(ABC):
-    """What a :class:`~arrow_format.read.shuffle.Shuffle` gives to other tools.
-
-    It is a container of its subpartitions: ``len`` is their number, and iterating reads each.
-    DuckDB, Polars, pandas and all other consumers of Arrow's C stream interface accept the object
-    itself, and read all of it.
-    """
-
-    @property
-    @abstractmethod
-    def num_subpartitions(self) -> int:
-        """Number of subpartitions."""
-
-    @abstractmethod
-    def schema_of(
-        self, columns: Sequence[str] | None = None, *, with_subpartition: bool = False
-    ) -> pa.Schema:
-        """Return the schema of what is read."""
-
-    @abstractmethod
-    def count_rows(self, *, filter: str | pc.Expression | None = None) -> int:
-        """Return how many rows are read."""
-
-    @property
-    @abstractmethod
-    def commit_id(self) -> str:
-        """Unique id of the commit that made this version."""
-
-    @property
-    @abstractmethod
-    def path(self) -> str:
-        """Absolute path or URI."""
-
-    @property
-    @abstractmethod
-    def partitioner(self) -> Partitioner | Mapping[str, Any]:
-        """The partitioner, or its description when a user defined it."""
-
-    @property
-    @abstractmethod
-    def subpartition_rows(self) -> pa.Int64Array:
-        """Rows of each subpartition; int64, shape ``(num_subpartitions,)``."""
-
-    @property
-    @abstractmethod
-    def filter(self) -> object | None:
-        """The filter that all reads are restricted by; None for all rows."""
-
-    @abstractmethod
-    def bound(self, filter: str | pc.Expression | Expression, settings: SparkSettings) -> RowFilter:
-        """Return a filter bound to the columns."""
-
-    @abstractmethod
-    def where(self, filter: str | pc.Expression | RowFilter | None) -> AtHand:
-        """Return the rows that a filter is true for; this itself without one."""
-
-    @abstractmethod
-    def task_groups(
-        self,
-        max_bytes: int | None,
-        subpartitions: int | Iterable[int] | None = None,
-        columns: Sequence[str] | None = None,
-    ) -> list[TaskGroup]:
-        """Return what each of several tasks reads."""
-
-    @abstractmethod
-    def for_tasks(self, tasks: Sequence[tuple[tuple[int, int], ...]]) -> Sequence[AtHand]:
-        """Return what each of several tasks is to carry that read these ranges."""
-
-    @abstractmethod
-    def read(
-        self,
-        subpartitions: int | Iterable[int] | None = None,
-        columns: Sequence[str] | None = None,
-        *,
-        filter: str | pc.Expression | None = None,
-        ordered: bool = True,
-        batch_size: int | None = None,
-        with_subpartition: bool = False,
-    ) -> BatchReader:
-        """Read rows."""
-
-    def subpartition(
-        self,
-        subpartition: int,
-        columns: Sequence[str] | None = None,
-        *,
-        with_subpartition: bool = False,
-    ) -> BatchReader:
-        """Read the rows of one subpartition; see :meth:`read`."""
-        return self.read([subpartition], columns, with_subpartition=with_subpartition)
-
-    def __len__(self) -> int:
-        return self.num_subpartitions
-
-    def __iter__(self) -> Iterator[BatchReader]:
-        """Yield a reader of each subpartition, ascending, empty ones too.
-
-        A chunk holds several small subpartitions, and each reader decodes it again. To read many of
-        them quickly, use :meth:`read` with ``with_subpartition``.
-        """
-        return map(self.subpartition, range(self.num_subpartitions))
-
-    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Return all rows as an Arrow C stream, in the order of :meth:`read`."""
-        return self.read().__arrow_c_stream__(requested_schema)
-
-    def to_table(
-        self,
-        subpartitions: int | Iterable[int] | None = None,
-        columns: Sequence[str] | None = None,
-        *,
-        filter: str | pc.Expression | None = None,
-        ordered: bool = True,
-        with_subpartition: bool = False,
-    ) -> pa.Table:
-        """Return rows in memory; parameters, order and errors are those of :meth:`read`."""
-        return self.read(
-            subpartitions,
-            columns,
-            filter=filter,
-            ordered=ordered,
-            with_subpartition=with_subpartition,
-        ).read_all()
-
-    def to_pandas(
-        self,
-        subpartitions: int | Iterable[int] | None = None,
-        columns: Sequence[str] | None = None,
-        *,
-        filter: str | pc.Expression | None = None,
-        ordered: bool = True,
-        with_subpartition: bool = False,
-    ) -> Any:  # noqa: ANN401
-        """Return rows as a :class:`pandas.DataFrame`, in the types that PyArrow chooses.
-
-        For others, use ``to_table(...).to_pandas(...)``. Parameters, order and errors are those of
-        :meth:`read`.
-        """
-        return self.read(
-            subpartitions,
-            columns,
-            filter=filter,
-            ordered=ordered,
-            with_subpartition=with_subpartition,
-        ).read_pandas()
+class Convertible(StoredShuffle):
+    """A shuffle as Polars, PyArrow, DuckDB, Dask, Ray Data and PyTorch take it."""
 
     def to_polars(
         self, subpartitions: Iterable[int] | None = None, *, ordered: bool = False
     ) -> pl.LazyFrame:
         """Return a lazy frame of Polars, which reads only what its query needs.
+
+        .. code-block:: python
+
+            orders.to_polars().filter(pl.col("price") > 100).select("customer").collect()
 
         The columns of the query, its predicates on them and its first number of rows reach the
         shuffle. Each time it is collected, it reads this version, batch by batch. The types are
@@ -208,6 +62,11 @@ class AtHand(ABC):
     def to_dataset(self, *, ordered: bool = False) -> ds.Dataset:
         """Return a dataset of PyArrow, from which DuckDB reads only what a query needs.
 
+        .. code-block:: python
+
+            dataset = orders.to_dataset()
+            duckdb.sql("SELECT customer FROM dataset WHERE price > 100").fetchall()
+
         DuckDB finds it by the name of its variable, and asks for columns and filters. PyArrow's
         own methods (``to_table``, ``to_batches``, ``head``, ``count_rows``) and
         ``polars.scan_pyarrow_dataset`` do so too. What reads files of a dataset, such as its joins
@@ -232,6 +91,10 @@ class AtHand(ABC):
         partition_bytes: int | None = TASK_BYTES,
     ) -> dd.DataFrame:
         """Return a frame of Dask, whose tasks read this version when it is computed.
+
+        .. code-block:: python
+
+            orders.to_dask(columns=["customer", "price"]).groupby("customer").price.sum().compute()
 
         Rows with equal keys are in one partition; divisions are unknown, since keys are hashed.
         Types are pandas' types of Arrow (:class:`pandas.ArrowDtype`), so that nulls change none.
@@ -268,6 +131,10 @@ class AtHand(ABC):
         **options: Any,  # noqa: ANN401
     ) -> ray.data.Dataset:
         """Return a data set of Ray Data, whose tasks read adjacent subpartitions of this version.
+
+        .. code-block:: python
+
+            orders.to_ray(columns=["customer", "price"]).take(10)
 
         Rows with equal keys are read by one task. Workers need this package, and see the shuffle
         under its path.
@@ -311,6 +178,12 @@ class AtHand(ABC):
         convert: Callable[[pa.RecordBatch], Any] | None = None,
     ) -> ShuffleIterableDataset:
         """Return an iterable dataset of PyTorch that yields batches of this version's rows.
+
+        .. code-block:: python
+
+            numbers = orders.to_torch(["customer", "price"], batch_size=256)
+            for batch in torch.utils.data.DataLoader(numbers, batch_size=None):
+                print(batch["price"].mean())
 
         Give it to a ``DataLoader`` with ``batch_size=None``. Each rank and worker reads a share of
         its own: shares differ by one row at most, and together they are all rows, once per epoch.

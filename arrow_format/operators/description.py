@@ -1,0 +1,540 @@
+"""What is asked of shuffles: selections, joins, aggregations, calls of functions. Pure.
+
+A description says nothing of where it runs. Bound to what a place decides, the time zone, what text
+means in a filter, the memory, it is a :class:`~arrow_format.operators.task_plan.TaskPlan`, of which
+threads, processes or Spark's tasks make the same rows.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from arrow_format.arrays.stored_types import in_time_zone
+from arrow_format.errors import OptionError, SchemaError
+from arrow_format.filters.spark_rules import SPARK_DEFAULTS, SparkSettings, collations
+from arrow_format.keys.co_partitioning import check_co_partitioned, is_broadcast
+from arrow_format.keys.sort_keys import check_sort_by
+from arrow_format.operators.aggregate import aggregate_range
+from arrow_format.operators.aggregate_functions import COMPARING
+from arrow_format.operators.aggregation_plan import (
+    AggregationPlan,
+    plan_aggregation,
+    refuse_partial_filter,
+)
+from arrow_format.operators.computed import Computed
+from arrow_format.operators.group_calls import EachGroup, GroupsForm, TableCall, form_of
+from arrow_format.operators.groups import group_keys
+from arrow_format.operators.inputs import Selection, common_subpartitions, where
+from arrow_format.operators.join import ThenOfGroup, join_range
+from arrow_format.operators.join_plan import JoinPlan, plan_join
+from arrow_format.operators.subpartition_calls import EachSubpartition
+from arrow_format.operators.task_plan import CALL_BYTES, TaskPlan, WholeGroups
+from arrow_format.options import check_flag
+from arrow_format.read.chunk_plan import check_subpartitions
+from arrow_format.read.subpartition_reader import select_columns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from arrow_format.filters.keys import Keys
+    from arrow_format.operators.aggregation_plan import Aggregation
+    from arrow_format.operators.group_calls import GroupCall
+    from arrow_format.operators.inputs import Filter, Input
+    from arrow_format.operators.join import Then
+    from arrow_format.operators.placement import Result
+    from arrow_format.operators.task_plan import Operand
+    from arrow_format.options import ReadOptions
+    from arrow_format.read.shuffle import Shuffle
+
+    Function = Callable[..., Iterable[pa.RecordBatch]]
+    FrameCalls = Callable[[GroupsForm, "MappedGroups", "RunSettings", Input], GroupCall]
+    """Makes the calls of a function of pandas frames, which this package does not know."""
+
+AGGREGATION_BYTES = 32 << 20
+"""Memory of a worker that aggregates: measured, the decoded chunks, a block of rows and its groups
+take as much as that where its share is the least."""
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What the place where a description runs decides of it."""
+
+    time_zone: str | None = None
+    """Of timestamps that functions read; as they are stored when None."""
+    sql: SparkSettings = SPARK_DEFAULTS
+    """What filters that are text mean."""
+    frames: object = None
+    """How rows become frames of pandas; the defaults of the installed Spark when None."""
+    memory: ReadOptions | None = None
+    """Of each input; that which each shuffle was opened with when None."""
+    checks: bool = False
+    """Whether each row that is read is checked to be where the partitioner says."""
+
+
+ANY_PLACE = RunSettings(sql=SparkSettings("UTC"))
+"""What a description is checked with before anyone says where it runs."""
+
+
+class Description(ABC):
+    """What is asked of one shuffle or several."""
+
+    least_bytes = 0
+    """Memory that a worker needs for each input; 0 for what reading needs."""
+
+    is_call = False
+    """Whether it calls a function of the user for rows; what that costs, no bytes tell."""
+
+    @property
+    @abstractmethod
+    def sources(self) -> tuple[Description, ...]:
+        """What it is made of."""
+
+    @abstractmethod
+    def bind(self, at: RunSettings) -> TaskPlan:
+        """Return what tasks do; raises OptionError and SchemaError where it does not fit."""
+
+    @property
+    def num_inputs(self) -> int:
+        """How many inputs have a share of the memory, those of sources included."""
+        return sum(source.num_inputs + source.is_computed for source in self.sources)
+
+    @property
+    def is_computed(self) -> bool:
+        """Whether its rows are made, and not read of a shuffle."""
+        return True
+
+    @property
+    def shuffles(self) -> Iterator[Shuffle]:
+        """The shuffles that it reads, from left to right."""
+        for source in self.sources:
+            yield from source.shuffles
+
+    @property
+    def filters(self) -> Iterator[Filter]:
+        """The conditions in it."""
+        for source in self.sources:
+            yield from source.filters
+
+    @property
+    def calls_function(self) -> bool:
+        """Whether it, or one of its sources, is a call."""
+        return self.is_call or any(source.calls_function for source in self.sources)
+
+    @property
+    def most_bytes(self) -> int:
+        """The most of :attr:`least_bytes`, of it and its sources."""
+        return max([self.least_bytes, *(source.most_bytes for source in self.sources)])
+
+    def as_input(self, at: RunSettings) -> Selection:
+        """Return its rows as those that another reads; raises as :meth:`bind`."""
+        plan = self.bind(at)
+        options = plan.inputs[0].options if at.memory is None else at.memory
+        return Selection(Computed(plan, options, _spark_fields(plan)), None, plan.subpartitions)
+
+
+@dataclass(frozen=True, eq=False)
+class Selected(Description):
+    """Some rows and columns of a shuffle, or of another description."""
+
+    source: Shuffle | Description
+    columns: tuple[str, ...] | None = None
+    filter: Filter = None
+    key_values: Keys | None = None
+    subpartitions: tuple[int, ...] | None = None
+
+    @property
+    def sources(self) -> tuple[Description, ...]:
+        """The description that it restricts; none where that is a shuffle."""
+        return (self.source,) if isinstance(self.source, Description) else ()
+
+    @property
+    def num_inputs(self) -> int:
+        """As of what it restricts."""
+        return self.source.num_inputs if isinstance(self.source, Description) else 1
+
+    @property
+    def is_computed(self) -> bool:
+        """As of what it restricts."""
+        return isinstance(self.source, Description) and self.source.is_computed
+
+    @property
+    def shuffles(self) -> Iterator[Shuffle]:
+        """The shuffles that it reads."""
+        if isinstance(self.source, Description):
+            yield from self.source.shuffles
+        else:
+            yield self.source
+
+    @property
+    def filters(self) -> Iterator[Filter]:
+        """The conditions in it."""
+        yield from super().filters
+        yield self.filter
+
+    def as_input(self, at: RunSettings) -> Selection:
+        """Return the rows; raises OptionError and SchemaError where they do not fit."""
+        if isinstance(self.source, Description):
+            given = self.source.as_input(at)
+        else:
+            rows = self.source if at.memory is None else self.source.with_options(at.memory)
+            given = Selection(rows.checking() if at.checks else rows, None, None)
+        restricted = where(given.rows, self.filter, at.sql)
+        if self.key_values is not None:
+            restricted = restricted.where(restricted.bound_keys(self.key_values))
+        _check_visible(given, () if restricted.filter is None else restricted.filter.columns)
+        columns = given.columns
+        if self.columns is not None:
+            _check_visible(given, self.columns)
+            columns = self.columns
+        select_columns(restricted.schema, columns)
+        numbers = given.subpartitions
+        if self.subpartitions is not None:
+            asked = check_subpartitions(self.subpartitions, given.rows.num_subpartitions)
+            if not asked:
+                msg = "subpartitions is empty: expected at least one"
+                raise OptionError(msg)
+            numbers = asked if numbers is None else sorted({*asked} & {*numbers})
+        return Selection(restricted, columns, numbers)
+
+    def bind(self, at: RunSettings) -> TaskPlan:
+        """Return what tasks do: read the rows, in order."""
+        given = self.as_input(at)
+        given = given.pruned(given.names)
+        schema = given.rows.schema_of(given.columns)
+        return TaskPlan(
+            "select",
+            (given.rows,),
+            SelectedRows(given.rows, given.columns),
+            schema,
+            subpartitions=given.subpartitions,
+            candidates=None if is_broadcast(given.rows) else given.rows.candidates(),
+            columns=(given.names,),
+        )
+
+
+@dataclass(frozen=True)
+class SelectedRows:
+    """Reads subpartitions in order."""
+
+    rows: Input
+    columns: Sequence[str] | None
+
+    def __call__(self, subpartitions: Sequence[int]) -> Generator[Result]:
+        """Yield the rows, each with its subpartition."""
+        runs = self.rows.rows(subpartitions, self.columns)
+        for run in runs:
+            yield run.subpartitions, run.batch
+            del run  # before the next is read
+
+
+def _check_visible(given: Selection, names: Sequence[str]) -> None:
+    """Raise SchemaError for a column that an earlier selection left out."""
+    left = given.names
+    for name in names:
+        if name not in left and name in given.rows.schema.names:
+            msg = (
+                f"column {name!r} of {given.rows.path} was left out by an earlier select; select "
+                "it there too"
+            )
+            raise SchemaError(msg)
+
+
+@dataclass(frozen=True, eq=False)
+class Joined(Description):
+    """The join of two descriptions that are co-partitioned."""
+
+    left: Description
+    right: Description
+    on: str | Sequence[str | tuple[str, str]] | None = None
+    how: str = "inner"
+    suffixes: tuple[str, str] | None = None
+    then: Then | None = None
+    schema: pa.Schema | None = None
+    """Of what ``then`` yields."""
+    declared: object = None
+    """The same, as Spark has it; None for what the Arrow schema says."""
+    check: bool = False
+
+    @property
+    def sources(self) -> tuple[Description, ...]:
+        """Both sides."""
+        return self.left, self.right
+
+    def bind(self, at: RunSettings) -> TaskPlan:
+        """Return what tasks do: join the rows."""
+        at = _checked(at, check=self.check)
+        left, right = self.left.as_input(at), self.right.as_input(at)
+        _check_placed(left, right)
+        plan = plan_join(
+            left.rows,
+            right.rows,
+            on=self.on,
+            how=self.how,
+            left_columns=left.columns,
+            right_columns=right.columns,
+            suffixes=self.suffixes,
+        )
+        if (self.then is None) != (self.schema is None):
+            msg = "then and schema: expected both or neither; schema is that of what then yields"
+            raise OptionError(msg)
+        return self._joining(left, right, plan, at.time_zone)
+
+    def _joining(
+        self, left: Selection, right: Selection, plan: JoinPlan, time_zone: str | None
+    ) -> TaskPlan:
+        """Return what tasks do; a side that is made has the columns that are joined alone."""
+        for number, rows in enumerate((left.rows, right.rows)):
+            _refuse_collated(rows, [pair[number] for pair in plan.keys], "on")
+        numbers = _subpartitions_of_join(left, right, plan)
+        left, right = left.pruned(plan.left_columns), right.pruned(plan.right_columns)
+        join = partial(join_range, left.rows, right.rows, plan)
+        work, joined = WholeGroups(join), plan.schema(left.rows.schema, right.rows.schema)
+        schema = joined
+        if self.then is not None and self.schema is not None:
+            schema = self.schema
+            if time_zone is not None:
+                joined = in_time_zone(joined, time_zone)
+            paths = f"{left.rows.path} and {right.rows.path}"
+            work = WholeGroups(ThenOfGroup(join, joined, self.then, schema, paths))
+        in_right = plan.how == "right" or is_broadcast(left.rows)
+        return TaskPlan(
+            "join",
+            (left.rows, right.rows),
+            work,
+            schema,
+            subpartitions=numbers,
+            candidates=plan.candidates(_candidates(left.rows), _candidates(right.rows)),
+            source=right.rows if in_right else left.rows,
+            names=partial(plan.name_of, of_right=in_right),
+            columns=(plan.left_columns, plan.right_columns),
+            details=plan,
+            declared=self.declared if self.then is not None else None,
+            calls_function=self.then is not None,
+            pruned=partial(self._pruned, left, right, plan) if self.then is None else None,
+        )
+
+    def _pruned(
+        self, left: Selection, right: Selection, plan: JoinPlan, names: Sequence[str]
+    ) -> TaskPlan:
+        columns = tuple(column for column in plan.columns if column.name in names)
+        return self._joining(left, right, replace(plan, columns=columns), None)
+
+
+def _subpartitions_of_join(
+    left: Selection, right: Selection, plan: JoinPlan
+) -> Sequence[int] | None:
+    """Return those to join; raises OptionError where one side leaves out rows of the other."""
+    numbers = common_subpartitions([left, right])
+    for side, other, is_left in ((left, right, True), (right, left, False)):
+        if (
+            side.subpartitions is not None
+            and other.subpartitions is None
+            and plan.keeps(left=not is_left)
+            and not is_broadcast(other.rows)
+        ):
+            msg = (
+                f"subpartitions: {side.rows.path} is restricted to some, and a {plan.how} join "
+                f"keeps all rows of {other.rows.path}; select the same subpartitions of both"
+            )
+            raise OptionError(msg)
+    return numbers
+
+
+def _candidates(rows: Input) -> list[int] | None:
+    """Return the subpartitions that can have rows; a broadcast shuffle has them in all."""
+    return None if is_broadcast(rows) else rows.candidates()
+
+
+@dataclass(frozen=True, eq=False)
+class Aggregated(Description):
+    """Groups of rows with equal keys, and values of each."""
+
+    source: Description
+    by: str | Sequence[str]
+    aggregations: Sequence[Aggregation] | Mapping[str, Aggregation | str]
+
+    least_bytes = AGGREGATION_BYTES
+
+    @property
+    def sources(self) -> tuple[Description, ...]:
+        """Whose rows are aggregated."""
+        return (self.source,)
+
+    def bind(self, at: RunSettings) -> TaskPlan:
+        """Return what tasks do: aggregate the rows."""
+        given = self.source.as_input(at)
+        _check_placed(given)
+        plan = plan_aggregation(given.rows, self.by, self.aggregations)
+        _check_visible(given, plan.columns)
+        _refuse_collated(given.rows, plan.keys, "by")
+        for planned in plan.aggregations:
+            if planned.function in COMPARING:
+                _refuse_collated(given.rows, planned.columns, f"aggregation {planned}")
+        refuse_partial_filter(given.rows)
+        given = given.pruned(plan.columns)
+        return TaskPlan(
+            "aggregation",
+            (given.rows,),
+            WholeGroups(partial(aggregate_range, given.rows, plan)),
+            plan.schema,
+            subpartitions=given.subpartitions,
+            candidates=given.rows.candidates(),
+            columns=(plan.columns,),
+            details=plan,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class MappedSubpartitions(Description):
+    """What a function yields for each subpartition of one description or several."""
+
+    inputs: tuple[Description, ...]
+    function: Function
+    schema: pa.Schema
+    declared: object = None
+    """The schema as Spark has it; None for what the Arrow schema says."""
+
+    is_call = True
+
+    @property
+    def sources(self) -> tuple[Description, ...]:
+        """Whose rows the function reads."""
+        return self.inputs
+
+    def bind(self, at: RunSettings) -> TaskPlan:
+        """Return what tasks do: call the function."""
+        if not callable(self.function):
+            kind = type(self.function).__name__
+            msg = f"function is {kind}: expected a callable(subpartition, *readers)"
+            raise OptionError(msg)
+        given = tuple(source.as_input(at) for source in self.inputs)
+        if len(given) > 1:
+            _check_placed(*given)
+        check_co_partitioned([each.rows for each in given])
+        given = tuple(each.pruned(each.names) for each in given)
+        return TaskPlan(
+            "map_subpartitions",
+            tuple(each.rows for each in given),
+            EachSubpartition(given, self.function, self.schema, at.time_zone),
+            self.schema,
+            subpartitions=common_subpartitions(given),
+            columns=tuple(each.names for each in given),
+            declared=self.declared,
+            calls_function=True,
+            subpartition_bytes=CALL_BYTES,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class MappedGroups(Description):
+    """What a function returns for each group of rows with equal partition keys."""
+
+    source: Description
+    function: Callable[..., Any]
+    schema: pa.Schema
+    declared: object = None
+    """The schema as Spark has it; None for what the Arrow schema says."""
+    sort_by: Sequence[str | tuple[str, str]] | str | None = ()
+    check: bool = False
+    frame_calls: FrameCalls | None = None
+
+    is_call = True
+
+    @property
+    def sources(self) -> tuple[Description, ...]:
+        """Whose rows are grouped."""
+        return (self.source,)
+
+    def bind(self, at: RunSettings) -> TaskPlan:
+        """Return what tasks do: call the function."""
+        given = self.source.as_input(_checked(at, check=self.check))
+        _check_placed(given)
+        rows, keys, asked = given.rows, group_keys(given.rows), form_of(self.function)
+        if not given.names:
+            msg = "columns is empty: a frame without columns has no rows; name one"
+            raise OptionError(msg)
+        order = check_sort_by(rows.schema, self.sort_by)
+        _refuse_collated(rows, [name for name, _ in order], "sort_by")
+        form = GroupsForm(
+            path=rows.path,
+            keys=keys,
+            columns=tuple(given.names),
+            takes_key=asked.takes_key,
+            takes_frames=asked.takes == "frames",
+            schema=self.schema,
+        )
+        if asked.takes == "table":
+            call: GroupCall = TableCall(form, self.function)
+        elif self.frame_calls is None:
+            msg = "function takes a frame of pandas: expected one that takes a pyarrow.Table"
+            raise OptionError(msg)
+        else:
+            call = self.frame_calls(form, self, at, rows)
+        names = tuple(dict.fromkeys([*given.names, *keys, *(name for name, _ in order)]))
+        rows = given.pruned(names).rows
+        return TaskPlan(
+            "map_groups",
+            (rows,),
+            EachGroup(rows, names, order, call, at.time_zone),
+            self.schema,
+            subpartitions=given.subpartitions,
+            candidates=rows.candidates(),
+            columns=(names,),
+            declared=self.declared,
+            calls_function=True,
+        )
+
+
+def _refuse_collated(rows: Input, columns: Iterable[str], what: str) -> None:
+    """Raise SchemaError for columns of which Spark compares something else than bytes."""
+    for path, collation in collations(rows.spark_schema, columns).items():
+        msg = (
+            f"{what}: column {path!r} has the collation {collation}, and only bytes are compared "
+            "here; write its bytes (CAST(c AS STRING)), or lower(...) of those, as a column of "
+            "their own, or go on in Spark with the DataFrame of to_spark()"
+        )
+        raise SchemaError(msg)
+
+
+def _checked(at: RunSettings, *, check: bool) -> RunSettings:
+    """Return settings by which rows are checked, if that is asked for; raises OptionError."""
+    check_flag("check", check)
+    return replace(at, checks=at.checks or check)
+
+
+def _check_placed(*inputs: Selection) -> None:
+    """Raise OptionError where the columns of a computed input do not say where its rows are."""
+    for given in inputs:
+        if isinstance(given.rows, Computed):
+            given.rows.check_placed()
+
+
+def _spark_fields(plan: TaskPlan) -> dict[str, dict[str, Any]]:
+    """Return what Spark knows of columns of a plan that are those of its inputs, by name."""
+    known = [_fields_of(rows) for rows in plan.inputs]
+    if plan.calls_function:
+        return {}
+    found: dict[str, dict[str, Any]] = {}
+    for field in plan.schema:
+        if isinstance(plan.details, JoinPlan):
+            column = next(each for each in plan.details.columns if each.name == field.name)
+            sides = zip(known, (column.left, column.right), strict=True)
+            given = next((side.get(name) for side, name in sides if name is not None), None)
+        elif isinstance(plan.details, AggregationPlan) and field.name not in plan.details.keys:
+            given = None
+        else:
+            given = known[0].get(field.name)
+        if given is not None:
+            found[field.name] = {**given, "name": field.name, "nullable": field.nullable}
+    return found
+
+
+def _fields_of(rows: Operand) -> dict[str, dict[str, Any]]:
+    text = rows.spark_schema
+    return {} if text is None else {field["name"]: field for field in json.loads(text)["fields"]}

@@ -1,0 +1,64 @@
+"""What an operation reads of each shuffle, and in how many tasks; for people."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from arrow_format.operators.computed import Computed
+from arrow_format.read.shuffle import Shuffle
+from arrow_format.report import Report
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from arrow_format.operators.task_plan import TaskPlan
+    from arrow_format.read.explanation import ReadExplanation
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation(Report):
+    """What an operation reads, skips, and why; ``str`` shows it.
+
+    .. code-block:: python
+
+        explanation = orders.join(customers).explain()
+        print(explanation.num_tasks)
+        print(explanation)
+
+    Attributes
+    ----------
+    place
+        ``in this process`` or ``in Spark``.
+    what
+        The operation.
+    num_tasks
+        How many tasks run it.
+    reads
+        Path of each shuffle that is read, from left to right, and what is read of it.
+    """
+
+    place: str
+    what: str
+    num_tasks: int
+    reads: tuple[tuple[str, ReadExplanation], ...]
+
+    def _lines(self) -> Iterator[str]:
+        tasks = "1 task" if self.num_tasks == 1 else f"{self.num_tasks:,} tasks"
+        yield f"{self.place}: {self.what}, in {tasks}"
+        for path, read in self.reads:
+            yield f"{path}:"
+            yield from (f"  {line}" for line in str(read).splitlines())
+
+
+def explain_plan(place: str, plan: TaskPlan, num_tasks: int) -> Explanation:
+    """Return the explanation of a plan; opens the indexes of what it reads, and reads no rows."""
+    return Explanation(place, f"{plan.what} of {plan.paths}", num_tasks, tuple(_reads(plan)))
+
+
+def _reads(plan: TaskPlan) -> Iterator[tuple[str, ReadExplanation]]:
+    for rows, columns in zip(plan.inputs, plan.columns, strict=True):
+        if isinstance(rows, Computed):
+            yield from _reads(rows.plan)
+        elif isinstance(rows, Shuffle):
+            yield rows.path, rows.explain(plan.subpartitions, columns)

@@ -1,0 +1,224 @@
+"""Calls of a user's function for each group of rows with equal keys, in the task that reads them.
+
+What is done for all groups of a block is done for whole columns; a group costs a slice and the
+call.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import inspect
+import re
+import typing
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from arrow_format.arrays.batches import BATCH_BYTES, BATCH_ROWS, copied
+from arrow_format.arrays.buffers import to_arrow
+from arrow_format.arrays.conversion import key_text
+from arrow_format.arrays.selection import joined, take
+from arrow_format.arrays.stored_types import conform, in_time_zone
+from arrow_format.errors import OptionError, SchemaError
+from arrow_format.operators.groups import GroupBlock, grouped_blocks
+from arrow_format.operators.results import fitted, noted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator, Sequence
+
+    from arrow_format.keys.sort_keys import SortBy
+    from arrow_format.model import Int64Array
+    from arrow_format.operators.inputs import Input
+    from arrow_format.operators.placement import Result
+
+    GroupResult = tuple[Int64Array, Int64Array, pa.RecordBatch]
+    """Numbers of groups in a block, how many rows each has, and these rows."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a function of a group takes."""
+
+    takes_key: bool
+    takes: Literal["frame", "frames", "table"]
+
+
+def form_of(function: Any) -> Form:  # noqa: ANN401
+    """Return what a function takes, by its parameters and their annotations; raises OptionError."""
+    if not callable(function):
+        msg = f"function is {type(function).__name__}: expected a callable(frame) or (key, frame)"
+        raise OptionError(msg)
+    signature = inspect.signature(function)
+    parameters = [
+        parameter
+        for parameter in signature.parameters.values()
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        and parameter.default is parameter.empty
+    ]
+    if len(parameters) not in (1, 2):
+        msg = (
+            f"function takes {len(parameters)} arguments: expected function(frame) or "
+            "function(key, frame)"
+        )
+        raise OptionError(msg)
+    while isinstance(function, partial):
+        function = function.func
+    takes_key, of_rows = len(parameters) == 2, parameters[-1]
+    hints = {of_rows.name: of_rows.annotation, "return": signature.return_annotation}
+    if any(isinstance(annotation, str) for annotation in hints.values()):
+        # One that only a type checker imports.
+        with suppress(NameError, AttributeError, KeyError, TypeError):
+            method = function if inspect.isroutine(function) else type(function).__call__
+            hints |= typing.get_type_hints(method)
+    given = hints[of_rows.name]
+    if given in (pa.Table, "pa.Table", "pyarrow.Table"):
+        return Form(takes_key, "table")
+    if _is_iterator_of(given, "RecordBatch"):
+        msg = (
+            "function takes an iterator of pyarrow.RecordBatch: expected a pyarrow.Table, an "
+            "iterator of pandas.DataFrame, or a frame; map_subpartitions hands over batches"
+        )
+        raise OptionError(msg)
+    # As applyInPandas decides: by both, and from the annotations alone.
+    if _is_iterator_of(given, "DataFrame") and _is_iterator_of(hints["return"], "DataFrame"):
+        return Form(takes_key, "frames")
+    return Form(takes_key, "frame")
+
+
+def _is_iterator_of(annotation: Any, kind: str) -> bool:  # noqa: ANN401
+    """Whether an annotation is an iterator of a class of that name; text may not be resolved."""
+    if isinstance(annotation, str):
+        return re.fullmatch(rf"([\w.]+\.)?Iterator\[([\w.]+\.)?{kind}\]", annotation) is not None
+    items = typing.get_args(annotation)
+    return (
+        typing.get_origin(annotation) is collections.abc.Iterator
+        and len(items) == 1
+        and getattr(items[0], "__name__", None) == kind
+    )
+
+
+@dataclass(frozen=True)
+class EachGroup:
+    """Reads subpartitions, and yields what the function returns for each of their groups."""
+
+    rows: Input
+    columns: tuple[str, ...]
+    sort_by: SortBy
+    call: GroupCall
+    time_zone: str | None
+    """Of the timestamps that the function reads; as they are stored when None."""
+
+    def __call__(self, subpartitions: Sequence[int]) -> Generator[Result]:
+        """Yield the results, each row with the subpartition of its group."""
+        rows, keys = self.rows, self.call.form.keys
+        place = rows.partitioner.bind(rows.schema_of(keys), rows.num_subpartitions, 0)  # type: ignore[union-attr]
+        zoned = rows.schema_of(self.columns)
+        if self.time_zone is not None:
+            zoned = in_time_zone(zoned, self.time_zone)
+        blocks = grouped_blocks(rows, keys, self.columns, subpartitions, sort_by=self.sort_by)
+        with closing(blocks):
+            for block in blocks:
+                firsts = take(block.batch.select(keys), to_arrow(block.starts[:-1]))
+                ids = np.asarray(place(firsts), np.int32)
+                for groups, counts, batch in self.call.results(
+                    GroupBlock(conform(block.batch, zoned), block.starts)
+                ):
+                    yield np.repeat(ids[groups], counts), batch
+                del block  # before the next is read
+
+
+@dataclass(frozen=True)
+class GroupsForm:
+    """What a call per group is given, and what it returns."""
+
+    path: str
+    keys: tuple[str, ...]
+    columns: tuple[str, ...]
+    takes_key: bool
+    takes_frames: bool
+    """Whether rows come as an iterator of frames, and results as another."""
+    schema: pa.Schema
+
+    def where(self, block: GroupBlock, group: int) -> str:
+        """Return the name of a group for messages."""
+        key = key_text(block.batch, self.keys, int(block.starts[group]))
+        return f"the group {key} of {self.path}"
+
+
+class GroupCall(ABC):
+    """Calls a user's function for each group of a block."""
+
+    form: GroupsForm
+
+    @abstractmethod
+    def results(self, block: GroupBlock) -> Iterator[GroupResult]:
+        """Yield the rows of some groups; each group once, if it has any."""
+
+
+@dataclass(frozen=True)
+class TableCall(GroupCall):
+    """Calls a function of a table of PyArrow."""
+
+    form: GroupsForm
+    function: Callable[..., Any]
+
+    def results(self, block: GroupBlock) -> Iterator[GroupResult]:
+        """Yield results as :class:`GroupCall` says."""
+        form, starts = self.form, block.starts.tolist()
+        rows = pa.Table.from_batches([block.batch.select(form.columns)])
+        keys = block.batch.select(form.keys).columns
+        groups: list[int] = []
+        counts: list[int] = []
+        made: list[pa.RecordBatch] = []
+        num_rows = num_bytes = 0
+        for group, (start, stop) in enumerate(pairwise(starts)):
+            given = [rows.slice(start, stop - start)]
+            if form.takes_key:
+                given.insert(0, tuple(column[start] for column in keys))
+            with noted("map_groups", partial(form.where, block, group)):
+                table = called(self.function, given, pa.Table)
+                where = form.where(block, group) if not table.schema.equals(form.schema) else ""
+                batches = table.to_batches() if table.num_columns or table.num_rows else []
+                fitting = [fitted(batch, form.schema, where) for batch in batches]
+            if table.num_rows:
+                groups.append(group)
+                counts.append(table.num_rows)
+                num_rows += table.num_rows
+                num_bytes += table.nbytes
+            is_full = num_rows >= BATCH_ROWS or num_bytes >= BATCH_BYTES or group + 2 == len(starts)
+            # The function may change its buffers in the next call, and a slice would pin all rows.
+            made += map(copied, fitting)
+            if is_full and num_rows:
+                yield np.array(groups), np.array(counts), joined(made)
+                groups, counts, made = [], [], []
+                num_rows = num_bytes = 0
+
+
+def called(function: Callable[..., Any], given: list[Any], expected: type) -> Any:  # noqa: ANN401
+    """Call a function of the user; raises SchemaError where the result is of another class."""
+    try:
+        result = function(*given)
+    except StopIteration as error:
+        msg = "the function raised StopIteration; catch it, where it is the end of an iterator"
+        raise RuntimeError(msg) from error
+    check_kind("returned", result, expected)
+    return result
+
+
+def check_kind(did: str, result: object, expected: type) -> None:
+    """Raise SchemaError unless what a function ``did`` is of a class."""
+    if not isinstance(result, expected):
+        kind = "None" if result is None else f"a {type(result).__name__}"
+        package = expected.__module__.partition(".")[0]
+        wanted = f"a {package}.{expected.__name__}"
+        if expected is Iterable:
+            wanted = "an iterator of pandas.DataFrame, as it is annotated"
+        msg = f"the function {did} {kind}: expected {wanted}"
+        raise SchemaError(msg)
