@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.types import StructType
-
 from arrow_format.errors import OptionError
 from arrow_format.filters.keys import KeyFilter
 from arrow_format.filters.spark_rules import SparkSettings
 from arrow_format.read.chunk_plan import check_subpartitions
-from arrow_format.read.subpartition_reader import SUBPARTITION_COLUMN, select_columns
 from connector.operators.spark_run import session_settings
 from connector.options.batch import (
     ARROW_FILTER,
@@ -21,8 +18,7 @@ from connector.options.batch import (
 from connector.options.filters import format_arrow_filter
 from connector.options.text import Pin, format_subpartitions
 from connector.source.described import described_format, loaded_once
-from connector.source.reader import restricted, spark_schema, stored_columns
-from connector.spark_version import refuse_no_columns
+from connector.source.reader import restricted, spark_schema
 from connector.worker_python import check_worker_python
 
 if TYPE_CHECKING:
@@ -71,7 +67,7 @@ def frame_of_shuffle(
     selection = None if wanted is None else format_subpartitions(wanted)
     settings = SparkSettings() if filter is None else session_settings(spark, filter)
     shuffle = restricted(shuffle, filter, keys, settings)
-    schema = _schema_of(shuffle, columns, with_subpartition=with_subpartition)
+    schema = spark_schema(shuffle, columns, with_subpartition=with_subpartition)
     options: dict[str, str | int] = {
         "version": shuffle.version,
         PIN.name: str(Pin(shuffle.commit_id, shuffle.span)),
@@ -96,19 +92,3 @@ def frame_of_shuffle(
     reader = spark.read.format(format_).options(**options).schema(schema)
     key = (format_, schema.json(), tuple(sorted(options.items())))
     return loaded_once(spark, key, lambda: reader.load(shuffle.path))
-
-
-def _schema_of(
-    shuffle: Shuffle, columns: Sequence[str] | None, *, with_subpartition: bool
-) -> StructType:
-    """Return the schema of a read; ``_subpartition`` may be named among the columns, or is last."""
-    if columns is None:
-        return spark_schema(shuffle, with_subpartition=with_subpartition)
-    names = [columns] if isinstance(columns, str) else list(columns)
-    stored = stored_columns(names, with_subpartition=with_subpartition)
-    select_columns(shuffle.schema, stored)
-    schema = spark_schema(shuffle, stored, with_subpartition=with_subpartition)
-    refuse_no_columns(schema)
-    if with_subpartition and SUBPARTITION_COLUMN in names:
-        return StructType([schema[name] for name in names])
-    return schema

@@ -35,7 +35,6 @@ from arrow_format.log.conflicts import check_expected, check_version_number
 from arrow_format.log.names import CONSUMER_DIRECTORY, LOG_DIRECTORY, MAP_OUTPUT_DIRECTORY
 from arrow_format.log.pending import last_pending
 from arrow_format.log.result import describe_result
-from arrow_format.storage.open import Place, open_storage
 from arrow_format.storage.protocol import ObjectNotFoundError
 
 if TYPE_CHECKING:
@@ -298,12 +297,6 @@ def open_target(
                 raise StorageError(str(error)) from error
             raise
     return newest
-
-
-def newest_entry(path: Place) -> LogEntry | None:
-    """Return the newest log entry at a path; None without a shuffle, or if it was released."""
-    log = CommitLog(open_storage(path))
-    return log.read(lambda view: None if view.state.is_ended else log.newest_entry(view))
 
 
 def inherit_bounds(partitioner: Partitioner, existing: VersionShape | None) -> Partitioner:

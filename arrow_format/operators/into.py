@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from arrow_format.arrays.stored_types import data_schema
-from arrow_format.jobs.job import begin_job
-from arrow_format.jobs.target import newest_entry
+from arrow_format.jobs.job import begin_job, log_before_write
 from arrow_format.operators.placement import Placement, plan_placement
 
 if TYPE_CHECKING:
@@ -54,15 +53,17 @@ class Into:
             keys=self.keys,
             num_subpartitions=self.num_subpartitions,
         )
-        existing = newest_entry(self.storage) if self.mode == "append" else None
+        view = log_before_write(self.storage)
+        there = view.shape if self.mode == "append" else None
         job = begin(
             self.storage,
             schema,
             num_subpartitions=placement.num_subpartitions,
             partitioner=placement.partitioner,
-            sort_by=() if existing is None else existing.sort_by,
-            combine=None if existing is None else existing.combine,
+            sort_by=() if there is None else there.sort_by,
+            combine=None if there is None else there.combine,
             options=self.options,
+            view=view,
         )
         return job, PlacedRows(results, placement, stored, plan.paths)
 
