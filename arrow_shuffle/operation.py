@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -16,7 +18,7 @@ from arrow_format.read.shuffle import Shuffle as StoredShuffle
 from connector.session import active_session, session_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from concurrent.futures import Executor
 
     import polars as pl
@@ -104,10 +106,10 @@ class Rows(ABC):
         from arrow_format.operators.description import Selected
 
         names = _names(columns)
-        numbers = subpartitions
-        if numbers is not None:
-            numbers = (numbers,) if isinstance(numbers, int) else tuple(numbers)
-        return Operation(Selected(self._source, names, filter, key_values, numbers))
+        numbers: Any = subpartitions
+        if numbers is not None and not isinstance(numbers, range):  # which may be a long one
+            numbers = tuple(numbers) if isinstance(numbers, Iterable) else (numbers,)
+        return Operation(Selected(self._source, names, filter, _own(key_values), numbers))
 
     def join(
         self,
@@ -177,9 +179,9 @@ class Rows(ABC):
             Joined(
                 self._description,
                 _rows(other, "other", 'orders.join(customers, how="left")'),
-                on=on,
+                on=_own(on),
                 how=how,
-                suffixes=suffixes,
+                suffixes=_own(suffixes),
                 then=then,
                 schema=None if made is None else made.schema,
                 declared=None if made is None else made.struct,
@@ -228,7 +230,7 @@ class Rows(ABC):
         """
         from arrow_format.operators.description import Aggregated
 
-        return Operation(Aggregated(self._description, by, aggregations))
+        return Operation(Aggregated(self._description, _own(by), _own(aggregations)))
 
     def map_groups(
         self,
@@ -304,7 +306,12 @@ class Rows(ABC):
         made = declared(schema)
         return Operation(
             MappedGroups(
-                self._description, function, *made, sort_by=sort_by, check=check, frame_calls=frames
+                self._description,
+                function,
+                *made,
+                sort_by=_own(sort_by),
+                check=check,
+                frame_calls=frames,
             )
         )
 
@@ -736,6 +743,18 @@ def _stored(description: Description, *, keys_too: bool = False) -> _Stored | No
     if not keys_too and (is_twice or shuffle.filter is not None):
         return None
     return _Stored(shuffle, asked.columns, asked.filter, asked.key_values, asked.subpartitions)
+
+
+def _own(given: Any) -> Any:  # noqa: ANN401  of any type
+    """Return an argument that its caller does not change later: a description stays as it was."""
+    if isinstance(given, Mapping):
+        return {name: _own(value) for name, value in given.items()}
+    if isinstance(given, list):
+        return [_own(value) for value in given]
+    if isinstance(given, Iterator):  # which is empty when it is bound again
+        return list(given)
+    is_array = hasattr(given, "__array__") and not type(given).__module__.startswith("pyarrow")
+    return copy(given) if is_array else given
 
 
 def _names(columns: tuple[object, ...]) -> tuple[str, ...] | None:

@@ -115,14 +115,15 @@ def rename_spark(
         return None
     described = json.loads(text)
     fields = [
-        _renamed(field, names.get(field["name"], field["name"]))
+        renamed_field(field, names.get(field["name"], field["name"]))
         for field in described["fields"]
         if field["name"] not in dropped
     ]
     return json.dumps(described | {"fields": fields}, separators=(",", ":"))
 
 
-def _renamed(field: dict[str, Any], name: str) -> dict[str, Any]:
+def renamed_field(field: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return Spark's JSON of a field with another name."""
     metadata = field.get("metadata") or {}
     if COLLATIONS in metadata:  # by path, which begins with the name of the column
         length = len(field["name"])

@@ -37,6 +37,17 @@ def zone_of(name: str) -> dt.tzinfo:
     return zone
 
 
+def arrow_zone(name: str) -> str:
+    """Return a time zone by Spark's name for it as Arrow names it; OptionError if unknown."""
+    zone = zone_of(name)
+    if zone is dt.UTC:
+        return "UTC"
+    if not isinstance(zone, dt.timezone):
+        return name
+    minutes = int(zone.utcoffset(None).total_seconds()) // 60
+    return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02}:{abs(minutes) % 60:02}"
+
+
 @lru_cache(64)
 def _zone_of(name: str) -> dt.tzinfo | None:
     if name in _UTC_NAMES:

@@ -209,7 +209,7 @@ def plan_aggregation(
     rows. Raises SchemaError where a column is missing or has a type that the key or function does
     not take, or two of the result have the same name.
     """
-    names = as_names(keys)
+    names = as_names(keys, "by")
     select_columns(shuffle.schema, names)
     for name in names:
         if name in shuffle.combine:

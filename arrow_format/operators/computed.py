@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from contextlib import closing
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from arrow_format.filters.filter import bind_filter
 from arrow_format.filters.keys import bind_keys
 from arrow_format.keys.co_partitioning import is_broadcast
 from arrow_format.keys.partitioner import key_columns
+from arrow_format.operators.join_plan import JoinPlan
 from arrow_format.operators.placement import Placement, plan_placement
 from arrow_format.operators.replay import Replayed
 from arrow_format.operators.task_plan import read_weights
@@ -72,8 +73,6 @@ class Computed:
 
     map_outputs = ()
     """None: no row is stored, hence none is broadcast."""
-    combine: Mapping[str, str] = {}
-    """No column holds partial results: only a shuffle's own rows do."""
     sort_by: SortBy = ()
     """The rows of a subpartition are in no particular order."""
 
@@ -101,6 +100,22 @@ class Computed:
         if not self.spark_fields:
             return None
         return json.dumps({"type": "struct", "fields": list(self.spark_fields.values())})
+
+    @cached_property
+    def combine(self) -> Mapping[str, str]:
+        """Functions of the columns that hold partial results: those that a join took as they are.
+
+        One that the join leaves out is among them: several rows may be one for its sake.
+        """
+        if self.plan.calls_function or not isinstance(self.plan.details, JoinPlan):
+            return {}
+        join, found = self.plan.details, {}
+        sides = self.plan.inputs if join.multiplies else self.plan.inputs[:1]
+        for number, rows in enumerate(sides):
+            names = {(each.right if number else each.left): each.name for each in join.columns}
+            for name, function in rows.combine.items():
+                found[names.get(name, f"{name} of {rows.path}")] = function
+        return found
 
     @property
     def num_subpartitions(self) -> int:
@@ -193,12 +208,18 @@ class Computed:
     ) -> Replayed:
         """Return the rows of ascending ranges ``[first, end)``, to be read one or more times.
 
-        They are made once, so that each time has the same batches: up to a part of the memory is
-        kept, and beyond that in a temporary file until the object is dropped.
+        Each time has the same batches: up to a part of the memory is kept, and beyond that in a
+        temporary file until the object is dropped. Where a function of the user is called, they are
+        made once; else the file is written the second time, so that one pass needs none.
         """
         numbers = [number for first, end in ranges for number in range(first, end)]
-        make = self._results(numbers, columns)
-        return Replayed(self.schema_of(columns), make, self.options.kept_bytes)
+        make = partial(self._results, numbers, columns)
+        return Replayed(
+            self.schema_of(columns),
+            make,
+            self.options.kept_bytes,
+            makes_equal=not _calls_function(self.plan),
+        )
 
     def rows(
         self, subpartitions: Iterable[int] | None = None, columns: Sequence[str] | None = None
@@ -232,6 +253,7 @@ class Computed:
                     del batches
                     yield Rows(take(batch, to_arrow(order)), numbered[order])
                 return
+            del batches, ids, run  # they are made again, each subpartition alone
         for number in numbers:
             with closing(self._results(range(number, number + 1), columns)) as results:
                 for batch in results:
@@ -285,3 +307,9 @@ class Computed:
 def _weighed(plan: TaskPlan) -> list[Any]:
     """Return the inputs that decide how much a subpartition has."""
     return [each for each in plan.inputs if not is_broadcast(each)] or [plan.inputs[0]]
+
+
+def _calls_function(plan: TaskPlan) -> bool:
+    """Whether the rows of a plan, or those it is made of, are made by a function of the user."""
+    inputs = [each.plan for each in plan.inputs if isinstance(each, Computed)]
+    return plan.calls_function or any(map(_calls_function, inputs))

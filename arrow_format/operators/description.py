@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from arrow_format.arrays.spark_schema_evolution import renamed_field
 from arrow_format.arrays.stored_types import in_time_zone
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.filters.spark_rules import SPARK_DEFAULTS, SparkSettings, collations
 from arrow_format.keys.co_partitioning import check_co_partitioned, is_broadcast
 from arrow_format.keys.sort_keys import check_sort_by
 from arrow_format.operators.aggregate import aggregate_range
-from arrow_format.operators.aggregate_functions import COMPARING
+from arrow_format.operators.aggregate_functions import COMPARING, OF_ROWS
 from arrow_format.operators.aggregation_plan import (
     AggregationPlan,
     plan_aggregation,
@@ -28,7 +29,7 @@ from arrow_format.operators.aggregation_plan import (
 from arrow_format.operators.computed import Computed
 from arrow_format.operators.group_calls import EachGroup, GroupsForm, TableCall, form_of
 from arrow_format.operators.groups import group_keys
-from arrow_format.operators.inputs import Selection, common_subpartitions, where
+from arrow_format.operators.inputs import Selection, bound, common_subpartitions
 from arrow_format.operators.join import ThenOfGroup, join_range
 from arrow_format.operators.join_plan import JoinPlan, plan_join
 from arrow_format.operators.subpartition_calls import EachSubpartition
@@ -135,7 +136,7 @@ class Description(ABC):
         """Return its rows as those that another reads; raises as :meth:`bind`."""
         plan = self.bind(at)
         options = plan.inputs[0].options if at.memory is None else at.memory
-        return Selection(Computed(plan, options, _spark_fields(plan)), None, plan.subpartitions)
+        return Selection(Computed(plan, options, spark_fields(plan)), None, plan.subpartitions)
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,10 +185,14 @@ class Selected(Description):
         else:
             rows = self.source if at.memory is None else self.source.with_options(at.memory)
             given = Selection(rows.checking() if at.checks else rows, None, None)
-        restricted = where(given.rows, self.filter, at.sql)
+        restricted = given.rows
+        if self.filter is not None:
+            # Of this filter alone: an earlier select may leave out what its own filter is of.
+            filter = bound(given.rows, self.filter, at.sql)
+            _check_visible(given, filter.columns)
+            restricted = restricted.where(filter)
         if self.key_values is not None:
             restricted = restricted.where(restricted.bound_keys(self.key_values))
-        _check_visible(given, () if restricted.filter is None else restricted.filter.columns)
         columns = given.columns
         if self.columns is not None:
             _check_visible(given, self.columns)
@@ -515,24 +520,34 @@ def _check_placed(*inputs: Selection) -> None:
             given.rows.check_placed()
 
 
-def _spark_fields(plan: TaskPlan) -> dict[str, dict[str, Any]]:
-    """Return what Spark knows of columns of a plan that are those of its inputs, by name."""
-    known = [_fields_of(rows) for rows in plan.inputs]
+def spark_fields(plan: TaskPlan) -> dict[str, dict[str, Any]]:
+    """Return what Spark knows of columns of a plan that are more than their Arrow type, by name.
+
+    They are those of its inputs, or those that the user declared in Spark's words.
+    """
     if plan.calls_function:
-        return {}
+        declared: Any = plan.declared
+        return {} if declared is None else {f["name"]: f for f in declared.jsonValue()["fields"]}
+    known = [_fields_of(rows) for rows in plan.inputs]
     found: dict[str, dict[str, Any]] = {}
     for field in plan.schema:
         if isinstance(plan.details, JoinPlan):
             column = next(each for each in plan.details.columns if each.name == field.name)
             sides = zip(known, (column.left, column.right), strict=True)
             given = next((side.get(name) for side, name in sides if name is not None), None)
-        elif isinstance(plan.details, AggregationPlan) and field.name not in plan.details.keys:
-            given = None
         else:
-            given = known[0].get(field.name)
+            given = known[0].get(_value_of(plan.details, field.name) or "")
         if given is not None:
-            found[field.name] = {**given, "name": field.name, "nullable": field.nullable}
+            found[field.name] = {**renamed_field(given, field.name), "nullable": field.nullable}
     return found
+
+
+def _value_of(details: object, name: str) -> str | None:
+    """Return the column of which a result has values; None where it has others."""
+    if not isinstance(details, AggregationPlan) or name in details.keys:
+        return name
+    planned = next(each for each in details.aggregations if each.name == name)
+    return planned.columns[0] if planned.function in OF_ROWS else None
 
 
 def _fields_of(rows: Operand) -> dict[str, dict[str, Any]]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from arrow_format.keys.co_partitioning import is_broadcast
 from arrow_format.operators.computed import Computed
 from arrow_format.read.shuffle import Shuffle
 from arrow_format.report import Report
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from arrow_format.operators.task_plan import TaskPlan
     from arrow_format.read.explanation import ReadExplanation
@@ -56,9 +57,16 @@ def explain_plan(place: str, plan: TaskPlan, num_tasks: int) -> Explanation:
     return Explanation(place, f"{plan.what} of {plan.paths}", num_tasks, tuple(_reads(plan)))
 
 
-def _reads(plan: TaskPlan) -> Iterator[tuple[str, ReadExplanation]]:
+def _reads(
+    plan: TaskPlan, within: Sequence[int] | None = None
+) -> Iterator[tuple[str, ReadExplanation]]:
+    """Yield what is read of each shuffle; ``within`` has the subpartitions that are asked for."""
+    asked = plan.subpartitions
+    if within is not None:
+        asked = within if asked is None else sorted({*asked} & {*within})
     for rows, columns in zip(plan.inputs, plan.columns, strict=True):
         if isinstance(rows, Computed):
-            yield from _reads(rows.plan)
+            yield from _reads(rows.plan, asked)
         elif isinstance(rows, Shuffle):
-            yield rows.path, rows.explain(plan.subpartitions, columns)
+            # A broadcast one is read whole, and may have another number of subpartitions.
+            yield rows.path, rows.explain(None if is_broadcast(rows) else asked, columns)

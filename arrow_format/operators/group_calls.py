@@ -55,7 +55,14 @@ def form_of(function: Any) -> Form:  # noqa: ANN401
     if not callable(function):
         msg = f"function is {type(function).__name__}: expected a callable(frame) or (key, frame)"
         raise OptionError(msg)
-    signature = inspect.signature(function)
+    try:
+        signature = inspect.signature(function)
+    except ValueError as error:  # of some that are written in C
+        msg = (
+            f"function is {function!r}, which does not say what it takes: expected a function("
+            "frame) or function(key, frame), such as a lambda that calls it"
+        )
+        raise OptionError(msg) from error
     parameters = [
         parameter
         for parameter in signature.parameters.values()

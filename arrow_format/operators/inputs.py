@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from arrow_format.filters.row_filter import RowFilter
     from arrow_format.filters.spark_rules import SparkSettings
     from arrow_format.read.shuffle import Shuffle
 
@@ -49,15 +50,13 @@ class Selection:
         return list(self.rows.schema.names if self.columns is None else self.columns)
 
 
-def where(rows: Input, filter: Filter, settings: SparkSettings) -> Input:
-    """Return an input restricted to the rows of a filter; ``settings`` are for its text.
+def bound(rows: Input, filter: str | pc.Expression, settings: SparkSettings) -> RowFilter:
+    """Return a filter bound to the columns of an input; ``settings`` are for its text.
 
     Raises OptionError and SchemaError, which name the input.
     """
-    if filter is None:
-        return rows
     try:
-        return rows.where(rows.bound(filter, settings))
+        return rows.bound(filter, settings)
     except (OptionError, SchemaError) as error:
         msg = f"filter of {rows.path}: {str(error).removeprefix('filter: ')}"
         raise type(error)(msg) from error

@@ -83,6 +83,11 @@ class JoinPlan:
             fields.append(sides[0].with_name(column.name).with_nullable(may_be_null))
         return pa.schema(fields)
 
+    @property
+    def multiplies(self) -> bool:
+        """Whether a row of the left comes once for each of the right that it matches."""
+        return self.how not in ("semi", "anti")
+
     def keeps(self, *, left: bool) -> bool:
         """Whether rows of a side without a match are in the result."""
         return self.how in (("left", "full", "anti") if left else ("right", "full"))
@@ -202,7 +207,8 @@ def _check_broadcast(left: Partitioned, right: Partitioned, how: str) -> None:
     if is_broadcast(left) and is_broadcast(right):
         msg = (
             f"{left.path} and {right.path} are both broadcast: every subpartition would return the "
-            "same rows. Join one subpartition, .select(subpartitions=0) of both"
+            "same rows. Write one of them with keys=..., or join the DataFrames of to_spark() in "
+            "Spark, each of .select(subpartitions=0)"
         )
     elif all(sides):
         msg = (

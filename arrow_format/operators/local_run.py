@@ -7,6 +7,7 @@ whatever their size; of tasks that write a shuffle only the statuses come back.
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 from concurrent.futures import (
     BrokenExecutor,
@@ -18,6 +19,7 @@ from concurrent.futures import (
 )
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from threading import Event
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -28,9 +30,10 @@ from arrow_format.arrays.batch_stream import BatchReader
 from arrow_format.concurrency import available_cores
 from arrow_format.errors import ClosedError, OptionError, ShuffleError
 from arrow_format.filters.spark_rules import SparkSettings
-from arrow_format.jobs.job import run_map_task
+from arrow_format.filters.spark_text import arrow_zone
+from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.run import run_job
-from arrow_format.operators.description import RunSettings
+from arrow_format.operators.description import RunSettings, spark_fields
 from arrow_format.operators.in_order import InOrder, Step
 from arrow_format.options import (
     MIN_SHARE_BYTES,
@@ -41,7 +44,7 @@ from arrow_format.options import (
 from arrow_format.storage.scratch import ScratchDirectory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator, Mapping
 
     from arrow_format.jobs.job import ShuffleJob
     from arrow_format.jobs.receipt import ShuffleReceipt
@@ -60,6 +63,14 @@ before, and are bounded."""
 
 STEP_BYTES = 4 << 20
 """Raw bytes of results from which on a task stops until there is space for more."""
+
+
+def memory_of_task(given: ReadOptions | None, num_inputs: int) -> ReadOptions:
+    """Return the memory of a task that reads several inputs: as given, else what is enough."""
+    if given is not None:
+        return given
+    least = READING_BYTES + num_inputs * MIN_SHARE_BYTES
+    return ReadOptions(memory_bytes=max(ReadOptions().memory_bytes, least))
 
 
 @dataclass(frozen=True)
@@ -98,7 +109,7 @@ class Capacity:
             )
             raise OptionError(msg)
         if reading is None:
-            each = max(ReadOptions().memory_bytes, READING_BYTES + num_shuffles * MIN_SHARE_BYTES)
+            each = memory_of_task(None, num_shuffles).memory_bytes
             return Capacity(executor, number, ReadOptions(memory_bytes=each * (number + 1)))
         spare_bytes = reading.memory_bytes - READING_BYTES
         shares = spare_bytes // (MIN_SHARE_BYTES * num_shuffles)
@@ -167,7 +178,8 @@ def write_here(
         sort_buffer_bytes=max(writing.sort_buffer_bytes // workers.number, 1 << 10),
         threads=writing.threads or 1,
     )
-    job, rows = replace(into, options=shared).begin(plan, results, plan.schema)
+    begin = partial(_begin_known, spark_fields(plan))
+    job, rows = replace(into, options=shared).begin(plan, results, plan.schema, begin)
     if isinstance(workers.executor, ProcessPoolExecutor):
         _pickled((job, rows))  # refused before anything is written
     number = len(results.groups)
@@ -179,6 +191,14 @@ def write_here(
     return run_job(job, into.mode, run, num_map_outputs=number)
 
 
+def _begin_known(known: Mapping[str, Mapping[str, Any]], *given: Any, **how: Any) -> ShuffleJob:  # noqa: ANN401
+    """Begin a job whose columns are what Spark knows of them, as where its tasks write them."""
+    # A combined column has the type of its results, which Arrow says.
+    fields = [field for name, field in known.items() if name not in (how["combine"] or ())]
+    text = json.dumps({"type": "struct", "fields": fields}) if fields else None
+    return begin_job(*given, spark_schema=text, **how)
+
+
 def planned_here(description: Description, time_zone: str | None = None) -> tuple[TaskPlan, int]:
     """Return what tasks of this process do, and how many tasks there are."""
     _, plan = _bound(description, None, time_zone)
@@ -188,7 +208,10 @@ def planned_here(description: Description, time_zone: str | None = None) -> tupl
 def _bound(
     description: Description, executor: Executor | None, time_zone: str | None
 ) -> tuple[Capacity, TaskPlan]:
-    """Return what runs the tasks of a description, and what they do."""
+    """Return what runs the tasks of a description, and what they do.
+
+    Raises OptionError for a time zone that is not known, whether or not something asks for it.
+    """
     reading = next(description.shuffles).given_options
     workers = Capacity.of(
         executor,
@@ -196,6 +219,8 @@ def _bound(
         description.num_inputs,
         least_bytes=max(description.most_bytes, MIN_SHARE_BYTES),
     )
+    if time_zone is not None:
+        time_zone = arrow_zone(time_zone)
     at = RunSettings(
         time_zone,
         SparkSettings(time_zone),

@@ -9,29 +9,48 @@ import pyarrow as pa
 from arrow_format.storage.scratch import ScratchDirectory
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
     from arrow_format.storage.local import PosixStorage
 
 
 class Replayed:
-    """Yields the batches of ``made``, each time that it is iterated over.
+    """Yields the batches that ``make`` makes, each time that it is iterated over.
 
     Making them goes on where an earlier iteration stopped. Only one iteration is read at a time. Up
-    to ``max_bytes`` of batches are in memory; the file is removed with this object.
+    to ``max_bytes`` of batches are in memory; the file is removed with this object. With
+    ``makes_equal``, ``make`` makes the same batches each time: then a file is written in the second
+    iteration that needs them and not in the first, which may be the only one.
     """
 
-    def __init__(self, schema: pa.Schema, made: Generator[pa.RecordBatch], max_bytes: int) -> None:
+    def __init__(
+        self,
+        schema: pa.Schema,
+        make: Callable[[], Generator[pa.RecordBatch]],
+        max_bytes: int,
+        *,
+        makes_equal: bool = False,
+    ) -> None:
         self._schema = schema
-        self._made = made
+        self._make = make
+        self._made = make()
         self._kept: list[pa.RecordBatch] = []
         self._spare_bytes = max_bytes
+        self._spills = not makes_equal
+        self._is_gap = False
+        """Whether batches were made after those that are kept."""
         self._file: _Spilled | None = None
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         yield from self._kept
         if self._file is not None:
             yield from self._file
+        if self._is_gap:
+            self._made.close()
+            self._made = self._make()
+            for _ in self._kept:
+                next(self._made)
+            self._is_gap, self._spills = False, True
         for batch in self._made:
             self._keep(batch)
             yield batch
@@ -39,8 +58,11 @@ class Replayed:
 
     def _keep(self, batch: pa.RecordBatch) -> None:
         self._spare_bytes -= batch.nbytes
-        if self._spare_bytes >= 0 and self._file is None:
+        if self._spare_bytes >= 0 and self._file is None and not self._is_gap:
             self._kept.append(batch)
+            return
+        if not self._spills:
+            self._is_gap = True
             return
         if self._file is None:
             self._file = _Spilled(self._schema)

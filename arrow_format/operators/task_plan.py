@@ -17,7 +17,7 @@ from arrow_format.arrays.batches import BATCH_BYTES, BATCH_ROWS, rebatched
 from arrow_format.arrays.buffers import to_numpy
 from arrow_format.arrays.stored_types import conform
 from arrow_format.errors import OptionError
-from arrow_format.keys.co_partitioning import Partitioned, is_broadcast
+from arrow_format.keys.co_partitioning import Partitioned, has_broadcast_rows, is_broadcast
 from arrow_format.options import check_integer
 from arrow_format.read.chunk_plan import adjacent_ranges, cut_evenly
 from arrow_format.read.estimates import partition_bytes
@@ -114,12 +114,17 @@ class TaskPlan:
         """Refuse to store what several subpartitions make of the same rows; raises OptionError."""
         asked, first = self.subpartitions, self.inputs[0]
         times = first.num_subpartitions if asked is None else len(asked)
-        if times > 1 and all(map(is_broadcast, self.inputs)):
+        are_some = len(self.inputs) == 1 and not self.calls_function and has_broadcast_rows(first)
+        if times > 1 and (are_some or all(map(is_broadcast, self.inputs))):
+            which = "all rows" if is_broadcast(first) else "the broadcast rows"
+            what = "is broadcast" if is_broadcast(first) else "has some"
             msg = (
-                f"every subpartition reads all rows of {first.path}, which is broadcast, so the "
+                f"every subpartition reads {which} of {first.path}, which {what}, so the "
                 f"results of {times} subpartitions would have them {times} times: select one, "
                 ".select(subpartitions=0)"
             )
+            if not is_broadcast(first):
+                msg += ", or write the rows as they were before they were written"
             raise OptionError(msg)
 
     def in_groups(self, *, target_partition_bytes: int, least_groups: int = 1) -> GroupResults:

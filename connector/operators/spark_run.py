@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from arrow_format.extras import require
 from arrow_format.filters.spark_rules import ANSI, DEFAULTS, SparkSettings
 from arrow_format.operators.description import RunSettings
-from arrow_format.options import check_read_options
+from arrow_format.operators.local_run import memory_of_task
 from connector.map_task import NumberedMapTask, begin_spark_job, write_and_commit
 from connector.operators.schemas import struct_of
 from connector.options.batch import DEFAULT_TARGET_PARTITION_BYTES
@@ -142,7 +142,7 @@ def _bound(
     require("pandas", "df.mapInArrow of PySpark")
     check_worker_python(spark)
     reading = next(description.shuffles).given_options
-    memory = check_read_options(reading).shared_by(description.num_inputs)
+    memory = memory_of_task(reading, description.num_inputs).shared_by(description.num_inputs)
     zone = session_time_zone(spark)
     settings = session_settings(spark, *description.filters)
     plan = description.bind(RunSettings(zone, settings, frames=spark.conf, memory=memory))
