@@ -241,7 +241,8 @@ def _refuse_frame_of_spark(value: object) -> None:
     """Refuse what Spark has besides a DataFrame of its own, and that where Spark does not run."""
     if any(kind.__module__.partition(".")[0] == "pyspark" for kind in type(value).__mro__):
         instead = "expected a DataFrame; aggregate it first, as in groups.count()"
-        if type(value).__name__ == "DataFrame" and not hasattr(type(value), "to_spark"):
+        is_frame = any(kind.__name__ == "DataFrame" for kind in type(value).__mro__)
+        if is_frame and not hasattr(type(value), "to_spark"):
             instead = (
                 "all its rows would pass through this process. arrow_shuffle.write_shuffle writes "
                 "it in Spark's tasks; a small one can be given as df.toArrow()"

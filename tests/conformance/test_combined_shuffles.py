@@ -265,7 +265,7 @@ def test_appended_rows_bring_no_columns_that_are_not_combined(tmp_path, names):
 def test_appends_that_combine_otherwise_are_refused(tmp_path, combine):
     table = written(tmp_path)
     table = table.set_column(1, "n", table["n"].cast(pa.int64()))
-    with pytest.raises(SchemaError, match=r"combine=.*'max'.*cannot append.*append_shuffle"):
+    with pytest.raises(SchemaError, match=r"combine=.*'max'.*cannot append.*open_shuffle"):
         write_shuffle(
             table, tmp_path, keys="k", num_subpartitions=2, combine=combine, mode="append"
         )
@@ -337,7 +337,7 @@ def test_aggregations_of_keys_alone_are_right(tmp_path):
 def test_partial_results_are_neither_keys_nor_filters(tmp_path):
     written(tmp_path)
     shuffle = open_shuffle(tmp_path)
-    with pytest.raises(OptionError, match=r"keys=.*'n' has partial results"):
+    with pytest.raises(OptionError, match=r"by=.*'n' has partial results"):
         plan_aggregation(shuffle, ["k", "n"], {"p": "max"})
     with pytest.raises(OptionError, match=r"filter n > 1.*'n' has partial results"):
         refuse_partial_filter(shuffle.where("n > 1"))

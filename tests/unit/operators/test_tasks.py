@@ -55,7 +55,7 @@ def test_what_a_task_reads_shares_its_memory(tmp_path):
     opened = pickle.loads(pickle.dumps(frame.task)).results.work.work.args[:2]
     assert [each.options for each in opened] == [options.shared_by(2)] * 2
     assert sum(each.options.working_set_bytes for each in opened) <= options.working_set_bytes
-    few = arrow_shuffle.open_shuffle(tmp_path / "s")
+    few = arrow_shuffle.open_shuffle(tmp_path / "s", options=ReadOptions())
     many = few.map_subpartitions(print, "k bigint", others=[few] * 14)
     with pytest.raises(OptionError, match=r"15 shuffles that one task reads need .* 272 MiB"):
         many.to_spark(SessionInProcess())
