@@ -29,7 +29,7 @@ from arrow_format.operators.aggregation_plan import (
 from arrow_format.operators.computed import Computed
 from arrow_format.operators.group_calls import EachGroup, GroupsForm, TableCall, form_of
 from arrow_format.operators.groups import group_keys
-from arrow_format.operators.inputs import Selection, bound, common_subpartitions
+from arrow_format.operators.inputs import InputSlice, bound, common_subpartitions
 from arrow_format.operators.join import ThenOfGroup, join_range
 from arrow_format.operators.join_plan import JoinPlan, plan_join
 from arrow_format.operators.subpartition_calls import EachSubpartition
@@ -132,11 +132,11 @@ class Description(ABC):
         """The most of :attr:`least_bytes`, of it and its sources."""
         return max([self.least_bytes, *(source.most_bytes for source in self.sources)])
 
-    def as_input(self, at: RunSettings) -> Selection:
+    def as_input(self, at: RunSettings) -> InputSlice:
         """Return its rows as those that another reads; raises as :meth:`bind`."""
         plan = self.bind(at)
         options = plan.inputs[0].options if at.memory is None else at.memory
-        return Selection(Computed(plan, options, spark_fields(plan)), None, plan.subpartitions)
+        return InputSlice(Computed(plan, options, spark_fields(plan)), None, plan.subpartitions)
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,13 +178,13 @@ class Selected(Description):
         yield from super().filters
         yield self.filter
 
-    def as_input(self, at: RunSettings) -> Selection:
+    def as_input(self, at: RunSettings) -> InputSlice:
         """Return the rows; raises OptionError and SchemaError where they do not fit."""
         if isinstance(self.source, Description):
             given = self.source.as_input(at)
         else:
             rows = self.source if at.memory is None else self.source.with_options(at.memory)
-            given = Selection(rows.checking() if at.checks else rows, None, None)
+            given = InputSlice(rows.checking() if at.checks else rows, None, None)
         restricted = given.rows
         if self.filter is not None:
             # Of this filter alone: an earlier select may leave out what its own filter is of.
@@ -205,7 +205,7 @@ class Selected(Description):
                 msg = "subpartitions is empty: expected at least one"
                 raise OptionError(msg)
             numbers = asked if numbers is None else sorted({*asked} & {*numbers})
-        return Selection(restricted, columns, numbers)
+        return InputSlice(restricted, columns, numbers)
 
     def bind(self, at: RunSettings) -> TaskPlan:
         """Return what tasks do: read the rows, in order."""
@@ -238,7 +238,7 @@ class SelectedRows:
             del run  # before the next is read
 
 
-def _check_visible(given: Selection, names: Sequence[str]) -> None:
+def _check_visible(given: InputSlice, names: Sequence[str]) -> None:
     """Raise SchemaError for a column that an earlier selection left out."""
     left = given.names
     for name in names:
@@ -291,7 +291,7 @@ class Joined(Description):
         return self._joining(left, right, plan, at.time_zone)
 
     def _joining(
-        self, left: Selection, right: Selection, plan: JoinPlan, time_zone: str | None
+        self, left: InputSlice, right: InputSlice, plan: JoinPlan, time_zone: str | None
     ) -> TaskPlan:
         """Return what tasks do; a side that is made has the columns that are joined alone."""
         for number, rows in enumerate((left.rows, right.rows)):
@@ -325,14 +325,14 @@ class Joined(Description):
         )
 
     def _pruned(
-        self, left: Selection, right: Selection, plan: JoinPlan, names: Sequence[str]
+        self, left: InputSlice, right: InputSlice, plan: JoinPlan, names: Sequence[str]
     ) -> TaskPlan:
         columns = tuple(column for column in plan.columns if column.name in names)
         return self._joining(left, right, replace(plan, columns=columns), None)
 
 
 def _subpartitions_of_join(
-    left: Selection, right: Selection, plan: JoinPlan
+    left: InputSlice, right: InputSlice, plan: JoinPlan
 ) -> Sequence[int] | None:
     """Return those to join; raises OptionError where one side leaves out rows of the other."""
     numbers = common_subpartitions([left, right])
@@ -513,7 +513,7 @@ def _checked(at: RunSettings, *, check: bool) -> RunSettings:
     return replace(at, checks=at.checks or check)
 
 
-def _check_placed(*inputs: Selection) -> None:
+def _check_placed(*inputs: InputSlice) -> None:
     """Raise OptionError where the columns of a computed input do not say where its rows are."""
     for given in inputs:
         if isinstance(given.rows, Computed):

@@ -28,7 +28,7 @@ Filter: TypeAlias = str | pc.Expression | None
 
 
 @dataclass(frozen=True)
-class Selection:
+class InputSlice:
     """Some of the rows and columns of an input."""
 
     rows: Input
@@ -38,11 +38,11 @@ class Selection:
     subpartitions: Sequence[int] | None
     """Ascending; all when None."""
 
-    def pruned(self, names: Sequence[str]) -> Selection:
+    def pruned(self, names: Sequence[str]) -> InputSlice:
         """Return the same, of which no other columns are made where rows are made at all."""
         if not isinstance(self.rows, Computed):
             return self
-        return Selection(self.rows.pruned(names), self.columns, self.subpartitions)
+        return InputSlice(self.rows.pruned(names), self.columns, self.subpartitions)
 
     @property
     def names(self) -> list[str]:
@@ -62,7 +62,7 @@ def bound(rows: Input, filter: str | pc.Expression, settings: SparkSettings) -> 
         raise type(error)(msg) from error
 
 
-def common_subpartitions(inputs: Sequence[Selection]) -> Sequence[int] | None:
+def common_subpartitions(inputs: Sequence[InputSlice]) -> Sequence[int] | None:
     """Return the subpartitions that an operation works on; raises OptionError where they differ.
 
     One that selects none works on those that the others select.

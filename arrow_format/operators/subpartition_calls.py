@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from arrow_format.operators.inputs import Selection
+    from arrow_format.operators.inputs import InputSlice
     from arrow_format.operators.placement import Result
     from arrow_format.operators.subpartition_readers import RowSource
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class EachSubpartition:
     """Calls the user's function for subpartitions, and checks its results."""
 
-    inputs: tuple[Selection, ...]
+    inputs: tuple[InputSlice, ...]
     function: Callable[..., Iterable[pa.RecordBatch]]
     schema: pa.Schema
     time_zone: str | None
