@@ -56,7 +56,7 @@ setup: $(STAMP) ## Create .venv with everything needed to run and develop
 demo: java $(STAMP) ## Write and read a shuffle on flight data (SCALE=1 for a larger run)
 	"$(PY)" -m integration.programs.demo $(if $(SCALE),--scale $(SCALE))
 
-quick: $(STAMP) ## Run the unit tests and those of old files: a minute, needs no Java (ARGS="-k ...")
+quick: $(STAMP) ## Run the unit tests and those of old files: two minutes, needs no Java (ARGS="-k ...")
 	HYPOTHESIS_PROFILE=quick "$(PY)" -m pytest tests/unit tests/compat -m "not spark" --quiet \
 	    $(PARALLEL) --dist=worksteal $(ARGS)
 
