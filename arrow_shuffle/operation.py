@@ -533,8 +533,10 @@ class Operation(Rows):
     """What was asked of rows: a selection, a join, an aggregation, calls of a function.
 
     Made by the methods of :class:`Shuffle`, and of other operations, so that they chain. It is
-    checked when it is made, and reads nothing before it is run. DuckDB, Polars, pandas and all
-    other consumers of Arrow's C stream interface accept the object itself, and read all its rows.
+    checked when it is made, and reads nothing before it is run. A function in a chain may be called
+    more than once for the same rows, as where Spark repeats a task: let it return the same. DuckDB,
+    Polars, pandas and all other consumers of Arrow's C stream interface accept the object itself,
+    and read all its rows.
 
     .. code-block:: python
 
