@@ -239,8 +239,8 @@ def open_shuffle(
         Directory or URI of the shuffle.
     version
         Number of the version; or name of its tag; or a time, as a ``datetime`` or a text such as
-        ``2026-11-20 12:00+01:00``, for the newest version that was committed by then. The newest
-        when None.
+        ``2026-11-20 12:00+01:00``, for the newest version that was committed by then; without a
+        zone it is a time of this process's. The newest when None.
     options
         Memory, and whether files are mapped; defaults when None. Operations on several shuffles
         read within those of the first.

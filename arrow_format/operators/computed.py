@@ -140,8 +140,11 @@ class Computed:
     @cached_property
     def _placed_by(self) -> Placement | str:
         """How the rows are placed, or why that is not known."""
+        source = self.plan.placed_as
+        if isinstance(source, Computed) and isinstance(source._placed_by, str):
+            return source._placed_by
         try:
-            return plan_placement(self.plan.placed_as, self.schema, self.plan.names)
+            return plan_placement(source, self.schema, self.plan.names)
         except OptionError as error:
             return str(error).removeprefix("keys=None: ").partition("; give keys=")[0]
 

@@ -27,7 +27,7 @@ from arrow_format.log.pending import no_version_error
 from arrow_format.log.reader import translate_gone, why_gone
 from arrow_format.log.result import released_error
 from arrow_format.log.version_names import parse_version_name, resolve_version
-from arrow_format.options import check_integer, check_read_options
+from arrow_format.options import check_flag, check_integer, check_read_options
 from arrow_format.read.chunk_plan import check_subpartitions, coalesce_adjacent
 from arrow_format.read.estimates import TaskGroup, estimate_read_bytes, estimate_region_bytes
 from arrow_format.read.placement_check import required_check
@@ -417,6 +417,7 @@ class Shuffle(VersionFacts):
                 batch_size=batch_size,
                 with_subpartition=with_subpartition,
             )
+        check_flag("ordered", ordered)
         asked = check_subpartitions(subpartitions, self.num_subpartitions)
         schema = self.schema_of(columns, with_subpartition=with_subpartition)
         ordered = ordered or bool(self.sort_by)

@@ -22,3 +22,16 @@ def test_a_function_without_a_signature(rows, function):
 def test_what_is_grouped_by_is_called_by(rows, by):
     with pytest.raises(OptionError, match=r"^by="):
         rows.aggregate(by)
+
+
+def test_an_order_is_asked_for_or_not(rows):
+    for asked in (rows, rows.select("k")):
+        with pytest.raises(OptionError, match="ordered='k': expected True or False"):
+            asked.read(ordered="k")
+
+
+def test_why_the_rows_of_a_chain_are_not_placed_is_said_of_where_they_lost_their_keys(rows):
+    lost = rows.map_subpartitions(lambda _, rows: rows, "x bigint")
+    later = lost.map_subpartitions(lambda _, rows: rows, "y bigint")
+    with pytest.raises(OptionError, match=r"the result lacks 'k', by which .*Write it first"):
+        later.aggregate("y")
