@@ -36,7 +36,7 @@ class Kind:
     """Whether an empty text counts as not given; elsewhere it is an error."""
 
     def of_text(self, name: str, text: str) -> Any:  # noqa: ANN401
-        """Return the value that a text stands for; OptionError with ``name`` and ``text``."""
+        """Return the value of a text; raises OptionError with ``name`` and ``text``."""
         expected = self.expected and f"expected {self.expected}"
         try:
             value = self.parse(text)

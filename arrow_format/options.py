@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import posixpath
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast, get_args
@@ -127,6 +128,16 @@ MAX_REGION_BYTES = 1 << 30
 """Far below the 2 GiB that 32-bit offsets of an Arrow string column can address."""
 
 MAX_THREADS = 1024
+
+DEFAULT_RETENTION = timedelta(hours=24)
+"""How long garbage collection keeps a version after another superseded it."""
+DEFAULT_BYTES = 64 << 20
+"""Memory of rows of which the latest of each key is kept."""
+
+
+def ignore(num_bytes: int) -> None:
+    """Take bytes of progress for which nothing was given."""
+
 
 MIN_MEMORY_BYTES = 96 << 20
 MIN_SHARE_BYTES = 16 << 20

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
 from arrow_format.errors import OptionError
 from arrow_format.extras import needed_by
+from arrow_format.options import DEFAULT_BYTES, DEFAULT_RETENTION, ignore
 from connector.session import session_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from datetime import timedelta
 
     from arrow_format.filters.keys import Keys
     from arrow_format.jobs.alter import Alteration
@@ -30,10 +31,6 @@ if TYPE_CHECKING:
     from arrow_shuffle.operation import Spark
 
 
-def _ignore(_: int, /) -> None:
-    """Take bytes, for which nobody asked."""
-
-
 class Maintained:
     """What changes a shuffle returns a receipt; the object stays on its version."""
 
@@ -47,7 +44,7 @@ class Maintained:
         options: WriteOptions | None = None,
         expected_version: int | None = None,
         spark: Spark = None,
-        on_bytes: Callable[[int], None] = _ignore,
+        on_bytes: Callable[[int], None] = ignore,
     ) -> MergeReport:
         """Merge map outputs of the newest version, where that is worth it, into a new version.
 
@@ -378,7 +375,7 @@ class Maintained:
         expected_version: int | None = None,
         transaction: tuple[str, int] | None = None,
         options: WriteOptions | None = None,
-        on_bytes: Callable[[int], None] = _ignore,
+        on_bytes: Callable[[int], None] = ignore,
     ) -> DeletionReceipt:
         """Delete the rows of given keys from the newest version, as a new version.
 
@@ -588,7 +585,11 @@ class Maintained:
         return forget_consumer(self._storage, consumer)
 
     def flush_pending(
-        self, *, due: bool = False, max_bytes: int = 64 << 20, options: WriteOptions | None = None
+        self,
+        *,
+        due: bool = False,
+        max_bytes: int = DEFAULT_BYTES,
+        options: WriteOptions | None = None,
     ) -> ShuffleReceipt | None:
         """Commit the pending checkpoints of a stream with a flush interval as one version.
 
@@ -606,10 +607,10 @@ class Maintained:
     def collect_garbage(
         self,
         *,
-        retention: timedelta = timedelta(hours=24),
+        retention: timedelta = DEFAULT_RETENTION,
         compact_log: bool = False,
         dry_run: bool = False,
-        on_bytes: Callable[[int], None] = _ignore,
+        on_bytes: Callable[[int], None] = ignore,
     ) -> GcReport:
         """Remove versions that were superseded long ago, and what unfinished jobs left.
 

@@ -9,7 +9,6 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from arrow_format.errors import OptionError, SchemaError
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from arrow_format.filters.keys import Keys
     from arrow_format.jobs.receipt import ShuffleReceipt
     from arrow_format.operators.aggregation_plan import Aggregation
-    from arrow_format.operators.description import Description, FrameCalls
+    from arrow_format.operators.description import Description, FrameCalls, Selected
     from arrow_format.operators.explanation import Explanation
     from arrow_format.operators.join_plan import JoinKind
     from arrow_format.options import WriteMode, WriteOptions
@@ -412,11 +411,12 @@ class Rows(ABC):
             from connector.operators.spark_run import frame_of
             from connector.read import frame_of_shuffle
         session = session_of(spark) or active_session()
-        asked = _stored(self._description)
-        if asked is not None:
+        stored = _stored(self._description)
+        if stored is not None:
+            shuffle, asked = stored
             return frame_of_shuffle(
                 session,
-                asked.shuffle,
+                shuffle,
                 columns=asked.columns,
                 subpartitions=asked.subpartitions,
                 filter=asked.filter,
@@ -621,9 +621,10 @@ class Operation(Rows):
         ShuffleError
             While reading: a file is damaged, a version has expired, a process of the executor died.
         """
-        asked = _stored(self._asked, keys_too=True)
-        if asked is not None and executor is None:
-            rows = asked.shuffle.where(asked.filter, time_zone=time_zone)
+        stored = _stored(self._asked, keys_too=True)
+        if stored is not None and executor is None:
+            shuffle, asked = stored
+            rows = shuffle.where(asked.filter, time_zone=time_zone)
             if asked.key_values is not None:
                 rows = rows.where(rows.bound_keys(asked.key_values))
             return rows.read(
@@ -719,19 +720,10 @@ class Operation(Rows):
         return html_table(facts) + html_of_schema(self.schema)
 
 
-@dataclass(frozen=True)
-class _Stored:
-    """Rows of a shuffle as they are stored, as one read delivers them."""
-
-    shuffle: StoredShuffle
-    columns: Sequence[str] | None = None
-    filter: str | pc.Expression | None = None
-    key_values: Keys | None = None
-    subpartitions: Sequence[int] | None = None
-
-
-def _stored(description: Description, *, keys_too: bool = False) -> _Stored | None:
-    """Return what one read of a shuffle delivers; None where it takes more.
+def _stored(
+    description: Description, *, keys_too: bool = False
+) -> tuple[StoredShuffle, Selected] | None:
+    """Return the shuffle, and what one read of it delivers; None where it takes more.
 
     ``keys_too`` tells whether a read takes both a filter and keys, and rows that are restricted
     already: Spark's data source does not.
@@ -740,11 +732,11 @@ def _stored(description: Description, *, keys_too: bool = False) -> _Stored | No
 
     if not isinstance(description, Selected) or not isinstance(description.source, StoredShuffle):
         return None
-    asked, shuffle = description, description.source
-    is_twice = asked.filter is not None and asked.key_values is not None
+    shuffle = description.source
+    is_twice = description.filter is not None and description.key_values is not None
     if not keys_too and (is_twice or shuffle.filter is not None):
         return None
-    return _Stored(shuffle, asked.columns, asked.filter, asked.key_values, asked.subpartitions)
+    return shuffle, description
 
 
 def _own(given: Any) -> Any:  # noqa: ANN401  of any type

@@ -1,4 +1,4 @@
-"""Writes of shuffles: what users call, whoever runs the map tasks."""
+"""Writes of shuffles: what users call, be it Spark or this process that runs the map tasks."""
 
 from __future__ import annotations
 
@@ -173,15 +173,8 @@ def write_shuffle(
         storage_options=storage_options,
     )
     session = _session(source, spark, for_spark=for_spark, num_map_tasks=num_map_tasks)
-    if session is not None:
-        from connector.write import write_shuffle as write_in_tasks
-
-        return write_in_tasks(
-            source, path, columns=columns, filter=filter,
-            num_map_tasks=num_map_tasks, spark=session, **how,
-        )  # fmt: skip
     write = Write.of(path, **how)
-    return _write_here(write, source, columns, filter, for_spark=for_spark)
+    return _run(write, source, session, columns, filter, num_map_tasks, for_spark=for_spark)
 
 
 def append_shuffle(
@@ -206,15 +199,8 @@ def append_shuffle(
         storage_options=storage_options,
     )
     session = _session(source, spark, for_spark=for_spark, num_map_tasks=num_map_tasks)
-    if session is not None:
-        from connector.write import append_shuffle as append_in_tasks
-
-        return append_in_tasks(
-            source, path, columns=columns, filter=filter,
-            num_map_tasks=num_map_tasks, spark=session, **how,
-        )  # fmt: skip
     write = Write.like_newest(path, **how)
-    return _write_here(write, source, columns, filter, for_spark=for_spark)
+    return _run(write, source, session, columns, filter, num_map_tasks, for_spark=for_spark)
 
 
 def _session(
@@ -243,18 +229,23 @@ def _session(
     return session
 
 
-def _write_here(
+def _run(
     write: Write,
-    source: Given,
+    source: Source,
+    session: SparkSession | None,
     columns: Sequence[str] | None,
     filter: ds.Expression | None,
+    num_map_tasks: int | None,
     *,
     for_spark: bool,
 ) -> ShuffleReceipt:
-    """Write in this process, and say so where a session is active that could have."""
-    tasks = LocalTasks(
-        source_of(source, columns=columns, filter=filter), write, for_spark=for_spark
-    )
+    """Write in tasks of a session; else in this process, and say so where a session is active."""
+    if session is not None:
+        from connector.write import tasks_of
+
+        return write.run(tasks_of(source, session, columns, filter, num_map_tasks))
+    rows = source_of(source, columns=columns, filter=filter)
+    tasks = LocalTasks(rows, write, for_spark=for_spark)
     if not is_session_active():
         return write.run(tasks)
     size, memory = tasks.num_bytes or 0, _memory()

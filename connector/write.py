@@ -61,7 +61,6 @@ def write_shuffle(
     Arguments, result and errors are those of ``arrow_shuffle.write_shuffle``; the session is the
     active one when None.
     """
-    require("pandas", "df.mapInArrow of PySpark")
     write = Write.of(path, **how)
     return write.run(tasks_of(source, spark, columns, filter, num_map_tasks))
 
@@ -81,7 +80,6 @@ def append_shuffle(
     Arguments, result and errors are those of :meth:`arrow_shuffle.Shuffle.append`; the session is
     the active one when None.
     """
-    require("pandas", "df.mapInArrow of PySpark")
     write = Write.like_newest(path, **how)
     return write.run(tasks_of(source, spark, columns, filter, num_map_tasks))
 
@@ -94,6 +92,7 @@ def tasks_of(
     num_map_tasks: int | None,
 ) -> MapTasks:
     """Return the map tasks of a source; raises SchemaError, and OptionError."""
+    require("pandas", "df.mapInArrow of PySpark")
     if is_frame(source):
         given = {"columns": columns, "filter": filter, "num_map_tasks": num_map_tasks}
         for name, value in given.items():

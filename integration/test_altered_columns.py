@@ -130,7 +130,7 @@ def test_what_began_before_a_drop_is_refused(spark: SparkSession, path: Path) ->
 
 
 def merged(path: Path) -> None:
-    merge_shuffle(path, policy=MergePolicy(rewrite="always"), options=FAST)
+    merge_shuffle(path, policy=MergePolicy(rewrite="always"), options=FAST, by="map_output")
 
 
 def masked(path: Path) -> None:

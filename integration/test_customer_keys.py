@@ -35,7 +35,7 @@ def live(path, options):
             storage_options=options,
             options=WriteOptions(codec="none", sort_buffer_bytes=32 << 20),
         )
-    merge_shuffle(path, storage_options=options)
+    merge_shuffle(path, storage_options=options, by="map_output")
     assert collect_garbage(path, storage_options=options, retention=timedelta(0)).num_files > 0
     shuffle = open_shuffle(path, storage_options=options)
     assert shuffle.verify().ok

@@ -55,7 +55,7 @@ def test_what_was_superseded_goes_and_the_newest_stays(place):
         place.write(start, mode="overwrite")
     pinned = place.open(2)
     place.write(300)
-    merge_shuffle(place.path, policy=MergePolicy(rewrite="always"), **place.given)
+    merge_shuffle(place.path, by="map_output", policy=MergePolicy(rewrite="always"), **place.given)
     before = place.files()
     report = place.collect()
     assert report.expired_versions == (1, 2, 3, 4)

@@ -74,7 +74,7 @@ def test_written_appended_merged_overwritten_and_read(place, codec):
     assert receipt.num_rows == 100_000
     write(rows(500, 100_000), path, mode="append", options=options, **stored)
     assert values(path, **stored) == list(range(100_500))
-    report = merge_shuffle(path, policy=MergePolicy(rewrite="always"), **stored)
+    report = merge_shuffle(path, by="map_output", policy=MergePolicy(rewrite="always"), **stored)
     assert report.num_map_outputs == (2, 1)
     shuffle = arrow_format.open_shuffle(path, **stored)
     assert shuffle.verify().num_rows == 100_500

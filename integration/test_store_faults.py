@@ -64,7 +64,9 @@ def shuffle(request, store) -> StoredShuffle:
 
 def ask(shuffle: StoredShuffle) -> None:
     """Ask the store what a process asks once, and leave something to collect."""
-    arrow_format.merge_shuffle(shuffle.path, policy=MergePolicy(rewrite="always"), **shuffle.given)
+    arrow_format.merge_shuffle(
+        shuffle.path, by="map_output", policy=MergePolicy(rewrite="always"), **shuffle.given
+    )
 
 
 def act(shuffle: StoredShuffle, point: str) -> range:

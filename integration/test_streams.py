@@ -301,10 +301,10 @@ class TestSource:
         for first in (0, 10):
             add(path, first)
         assert ids_of(pipe.follow(path)) == [numbers(0, 10)]
-        merge_shuffle(path, options=FAST)
+        merge_shuffle(path, options=FAST, by="map_output")
         assert pipe.follow(path) == [], "a merge adds nothing"
         add(path, 20)
-        merge_shuffle(path, options=FAST)
+        merge_shuffle(path, options=FAST, by="map_output")
         assert ids_of(pipe.follow(path)) == [numbers(20)]
         (batch,) = [one for one in pipe.progress if one["numInputRows"]]
         (source,) = batch["sources"]

@@ -50,13 +50,15 @@ from arrow_format.log.pending import last_pending
 from arrow_format.log.result import Released
 from arrow_format.log.state import PendingNumbers
 from arrow_format.model import SAFE_NAME
-from arrow_format.options import check_flag
+from arrow_format.options import (
+    check_flag,
+    ignore,
+)
 from arrow_format.read.presentation import count_of, format_bytes
 from arrow_format.read.shuffle import check_there
 from arrow_format.report import Report
 from arrow_format.storage.open import Place, open_storage
 from arrow_format.storage.put_probe import PROBE_DIRECTORY
-from arrow_format.write.merger import ignore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -94,11 +96,6 @@ class DropReceipt(Report):
 
         receipt = arrow_shuffle.drop_shuffle("/data/orders")
         print(receipt.num_files, receipt.num_bytes)
-
-    .. code-block:: python
-
-        receipt = arrow_shuffle.drop_shuffle("/data/orders")
-        print(receipt.path)
 
     Parameters
     ----------

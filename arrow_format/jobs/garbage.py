@@ -55,16 +55,14 @@ from arrow_format.log.names import (
 )
 from arrow_format.log.reader import LogReader, LogView
 from arrow_format.log.version_names import first_version
+from arrow_format.options import DEFAULT_RETENTION, ignore
 from arrow_format.read.presentation import count_of
 from arrow_format.storage.open import ObjectNotFoundError, Storage
 from arrow_format.storage.put_probe import PROBE_DIRECTORY
-from arrow_format.write.merger import ignore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-
-DEFAULT_RETENTION = timedelta(hours=24)
 
 REMOVAL_DELAY_MS = 600_000
 """How long the list of what a segment held exists before its entries are removed: a client of a

@@ -34,13 +34,13 @@ from arrow_format.options import (
     WriteOptions,
     check_choice,
     check_type,
+    ignore,
 )
 from arrow_format.read.index_cache import IndexCache
 from arrow_format.read.presentation import count_of, format_bytes
 from arrow_format.report import Report, first_of
 from arrow_format.storage.open import open_storage
 from arrow_format.write.merge_policy import SPARK_BYTES, Facts, MergePolicy, PlannedMerge
-from arrow_format.write.merger import ignore
 from arrow_format.write.range_plan import Piece, plan_pieces
 
 if TYPE_CHECKING:
@@ -210,62 +210,16 @@ def _facts(outputs: Sequence[MapOutput]) -> Facts:
 def merge_shuffle(
     path: Place,
     *,
-    by: MergeBy = "map_output",
+    by: MergeBy,
     policy: MergePolicy | None = None,
     options: WriteOptions | None = None,
     expected_version: int | None = None,
     storage_options: Mapping[str, str] | None = None,
     on_bytes: Callable[[int], None] = ignore,
 ) -> MergeReport:
-    """Merge map outputs of the newest version, where that is worth it, into a new version.
+    """Merge map outputs of the newest version in this process, where that is worth it.
 
-    Rows, subpartitions and order of rows are kept. Earlier versions stay readable, and their files
-    are kept.
-
-    Parameters
-    ----------
-    path
-        Directory or URI of the shuffle.
-    by
-        ``map_output``: adjacent map outputs become one file, copied or joined.
-        ``subpartition``: the rows of all map outputs become files of a range of subpartitions each,
-        in one region; a reader of one subpartition then reads one range of one file. Broadcast rows
-        stay stored once, in files of their own.
-    policy
-        What is worth it; the default policy when None.
-    options
-        Memory, chunk size, level, sync, and local directories to spread the new files over;
-        defaults when None. Its codec is not used: files keep theirs, or by subpartition get that of
-        the newest file. By subpartition rows are read within twice ``sort_buffer_bytes``, 96 MiB at
-        least, and written within ``sort_buffer_bytes`` besides.
-    expected_version
-        Merge only if no rows were added or taken away after that version; None: do not ask.
-    storage_options
-        Of an object store: credentials, region, endpoint, as obstore names them. They win over the
-        environment, and are never shown.
-    on_bytes
-        Called now and then with the bytes of input data that were merged since the last call;
-        they add up to those of the plan.
-
-    Returns
-    -------
-    MergeReport
-        What was done; nothing when no merge was worth it.
-
-    Raises
-    ------
-    ShuffleNotFoundError
-        There is no shuffle.
-    CorruptShuffleError, FormatVersionError
-        A file to be merged is damaged or missing; nothing was changed.
-    OptionError
-        An argument is bad; or ``by="subpartition"`` with a policy that joins no regions, or where
-        one subpartition has more rows than a region can have.
-    CommitConflictError
-        Another writer overwrote or merged the inputs meanwhile, or changed rows after the expected
-        version; nothing was changed.
-    StorageError, OutOfDiskError
-        The files could not be written; nothing was changed.
+    Parameters, result and errors are those of :meth:`arrow_shuffle.Shuffle.merge`.
     """
 
     def run(job: ShuffleJob, work: MergeWork) -> Iterator[MapStatus]:

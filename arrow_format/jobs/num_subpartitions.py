@@ -24,7 +24,7 @@ LEAST_BYTES = 1 << 20
 MOST = 1 << 14
 
 MUCH_BETTER = 4
-"""A number that is so many times too large or too small is told of."""
+"""The receipt names a better number where this one is so many times too large or too small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def number_for(num_bytes: int, cores: int) -> int:
 
 
 def by_bytes(num_bytes: int | None, cores: int) -> Choice:
-    """Choose by the bytes of rows; raises OptionError where nobody knows these."""
+    """Choose by the bytes of rows; raises OptionError where they are not known."""
     if num_bytes is None:
         msg = (
             "num_subpartitions: give it, 1 to 1,000,000; how many bytes the rows have is only "

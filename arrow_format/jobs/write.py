@@ -1,4 +1,4 @@
-"""A write of a shuffle, whoever runs its map tasks; and the write of one process."""
+"""A write of a shuffle, and the map task by which this process writes one."""
 
 from __future__ import annotations
 

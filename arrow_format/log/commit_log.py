@@ -92,7 +92,7 @@ WRITER_FEATURES: tuple[str, ...] = ()
 """Features that who writes a log must know, of those that this release knows."""
 
 DROPPED = "dropped"
-"""One that only who removes the shuffle for good may know: nobody else writes it any more."""
+"""A feature that only the removal of a shuffle knows: no other writer adds to its log."""
 
 
 class AlreadyCommittedError(CommitConflictError):

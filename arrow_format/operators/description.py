@@ -285,6 +285,8 @@ class Joined(Description):
             right_columns=right.columns,
             suffixes=self.suffixes,
         )
+        for number, rows in enumerate((left.rows, right.rows)):
+            _refuse_collated(rows, [pair[number] for pair in plan.keys], "on")
         if (self.then is None) != (self.schema is None):
             msg = "then and schema: expected both or neither; schema is that of what then yields"
             raise OptionError(msg)
@@ -294,8 +296,6 @@ class Joined(Description):
         self, left: InputSlice, right: InputSlice, plan: JoinPlan, time_zone: str | None
     ) -> TaskPlan:
         """Return what tasks do; a side that is made has the columns that are joined alone."""
-        for number, rows in enumerate((left.rows, right.rows)):
-            _refuse_collated(rows, [pair[number] for pair in plan.keys], "on")
         numbers = _subpartitions_of_join(left, right, plan)
         left, right = left.pruned(plan.left_columns), right.pruned(plan.right_columns)
         join = partial(join_range, left.rows, right.rows, plan)

@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from arrow_format.errors import OptionError
 from arrow_format.keys.partitioner import key_names
+from arrow_format.options import DEFAULT_BYTES
 from arrow_format.streaming.elements import LatencyMarker, Watermark, WatermarkStatus
 from arrow_format.streaming.flush_buffer import FlushBuffer, FlushReason
-from arrow_format.streaming.latest_spilling import DEFAULT_BYTES
 from arrow_format.streaming.options import FlushOptions, is_output_buffered
 
 if TYPE_CHECKING:

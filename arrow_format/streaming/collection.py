@@ -5,11 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from arrow_format.errors import BackPressureTimeoutError, ShuffleError, ShuffleNotFoundError
-from arrow_format.jobs.garbage import DEFAULT_RETENTION, check_retention, collect
-from arrow_format.options import WriteOptions, check_flag
+from arrow_format.jobs.garbage import check_retention, collect
+from arrow_format.options import (
+    DEFAULT_RETENTION,
+    WriteOptions,
+    check_flag,
+    ignore,
+)
 from arrow_format.storage.open import Place, open_storage
 from arrow_format.streaming.flush_pending import flush_pending
-from arrow_format.write.merger import ignore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -30,12 +30,15 @@ from arrow_format.log.pending import pending_outputs
 from arrow_format.log.result import released_error
 from arrow_format.log.snapshot import Snapshot
 from arrow_format.log.totals import sum_totals
-from arrow_format.options import WriteOptions, check_integer
+from arrow_format.options import (
+    DEFAULT_BYTES,
+    WriteOptions,
+    check_integer,
+)
 from arrow_format.read.chunk_plan import group_adjacent
 from arrow_format.read.shuffle import Shuffle, check_there
 from arrow_format.storage.open import Place, open_storage
 from arrow_format.streaming.latest_in_memory import KEY_BYTES, latest_in_passes
-from arrow_format.streaming.latest_spilling import DEFAULT_BYTES
 from arrow_format.streaming.options import FlushOptions
 
 if TYPE_CHECKING:

@@ -16,14 +16,17 @@ from arrow_format.arrays.expansion import stored_batches
 from arrow_format.arrays.stored_types import data_schema
 from arrow_format.errors import ClosedError, SchemaError
 from arrow_format.keys.partitioner import HashPartitioner, key_names
-from arrow_format.options import MAX_REGION_BYTES, check_integer
+from arrow_format.options import (
+    DEFAULT_BYTES,
+    MAX_REGION_BYTES,
+    check_integer,
+)
 from arrow_format.streaming.latest_in_memory import KEY_BYTES, LatestRows, latest_in_passes
 from arrow_format.streaming.spilled_rows import SpilledRows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-DEFAULT_BYTES = 64 << 20
 """Default memory for rows."""
 
 LEAST_BYTES = 64 << 10

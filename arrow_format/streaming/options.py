@@ -10,8 +10,13 @@ from datetime import timedelta
 
 from arrow_format.errors import OptionError
 from arrow_format.option_fields import DURATION, check_fields, option
-from arrow_format.options import FLAG, check_integer, num_bytes
-from arrow_format.streaming.latest_spilling import DEFAULT_BYTES, LEAST_BYTES
+from arrow_format.options import (
+    DEFAULT_BYTES,
+    FLAG,
+    check_integer,
+    num_bytes,
+)
+from arrow_format.streaming.latest_spilling import LEAST_BYTES
 
 
 def _check_interval(name: str, value: object) -> timedelta:

@@ -21,6 +21,7 @@ from arrow_format.arrays.schema_evolution import (
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.format.codecs import codec_of_file
 from arrow_format.format.regions import RegionKind
+from arrow_format.options import ignore
 from arrow_format.write.checked_file import write_checked
 from arrow_format.write.merge_check import check_merged
 from arrow_format.write.merge_policy import MAX_FAN_IN
@@ -37,10 +38,6 @@ if TYPE_CHECKING:
     from arrow_format.storage.local_dirs import WriteRoots
     from arrow_format.storage.open import Storage
     from arrow_format.write.partitioned_file import PartitionedFileWriter
-
-
-def ignore(num_bytes: int) -> None:
-    """No-op progress callback."""
 
 
 @dataclass(frozen=True, slots=True)

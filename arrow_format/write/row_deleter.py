@@ -17,9 +17,9 @@ import numpy as np
 from arrow_format.arrays.schema_evolution import has_same_columns
 from arrow_format.errors import CorruptShuffleError
 from arrow_format.format.regions import RegionKind
+from arrow_format.options import ignore
 from arrow_format.read.fetched_chunks import subpartitions_in
 from arrow_format.write.checked_file import write_checked
-from arrow_format.write.merger import ignore
 from arrow_format.write.region_copier import RegionCopier, check_written, chunk_contents
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from pyspark import TaskContext
 from arrow_format.arrays.batches import BATCH_BYTES, BATCH_ROWS, rebatched
 from arrow_format.errors import OptionError
 from arrow_format.keys.partitioner import key_names
+from arrow_format.options import DEFAULT_BYTES
 from arrow_format.streaming.flush_buffer import FlushBuffer
-from arrow_format.streaming.latest_spilling import DEFAULT_BYTES
 from arrow_format.streaming.options import (
     INTERVAL,
     FlushOptions,

@@ -94,7 +94,7 @@ def _do(path: str, label: str, what: str, key: int) -> int:
         query = deltalake.QueryBuilder().register("t", table).execute(f"SELECT * FROM t{condition}")
         return int(pa.table(query.read_all()).num_rows)
     if what == MERGE:
-        merge_shuffle(path, options=WriteOptions(sync=False))
+        merge_shuffle(path, options=WriteOptions(sync=False), by="map_output")
         return 0
     shuffle = open_shuffle(path)
     if what == LOOKUP:

@@ -98,7 +98,7 @@ def _keep_house(path: str, until: float, events: Queue[tuple[str, object]]) -> N
     while time.time() < until:
         time.sleep(2)
         try:
-            merge_shuffle(path, options=OPTIONS)
+            merge_shuffle(path, options=OPTIONS, by="map_output")
             events.put(("merges", 1))
         except CommitConflictError:
             events.put(("merge conflicts", 1))

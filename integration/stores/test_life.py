@@ -53,7 +53,9 @@ def test_deletion(stored):
     assert stored.values() == left
     assert stored.values(6) == list(range(1_200))
     assert not arrow_format.erasure_status(stored.path, receipt, **stored.given).is_gone
-    arrow_format.merge_shuffle(stored.path, policy=MergePolicy(rewrite="always"), **stored.given)
+    arrow_format.merge_shuffle(
+        stored.path, by="map_output", policy=MergePolicy(rewrite="always"), **stored.given
+    )
     stored.write(2_000)
     arrow_format.merge_shuffle(stored.path, by="subpartition", **stored.given)
     wanted = [*left, *range(2_000, 2_010)]
@@ -69,7 +71,7 @@ def test_many_objects(stored):
     """Collection of more objects than one request deletes"""
     for start in range(0, 700, 5):
         stored.write(start, 5)
-    arrow_format.merge_shuffle(stored.path, **stored.given)
+    arrow_format.merge_shuffle(stored.path, by="map_output", **stored.given)
     report = arrow_format.collect_garbage(stored.path, retention=NONE, **stored.given)
     assert report.num_files >= 280
     files = open_storage(stored.path, stored.options).files("map_outputs", depth=3)
@@ -146,7 +148,7 @@ def test_names(stored, name):
     stored.write(0)
     stored.write(10)
     assert stored.values() == list(range(20))
-    arrow_format.merge_shuffle(stored.path, **stored.given)
+    arrow_format.merge_shuffle(stored.path, by="map_output", **stored.given)
     arrow_format.collect_garbage(stored.path, retention=NONE, **stored.given)
     assert stored.values() == list(range(20))
 

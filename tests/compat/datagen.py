@@ -225,6 +225,7 @@ def merged() -> None:
             golden.directory / "shuffle",
             policy=MergePolicy(rewrite=rewrite),
             options=golden.options,
+            by="map_output",
         )
         shutil.copy(
             golden.directory / "expected-2.arrow", golden.directory / f"expected-{version}.arrow"
@@ -253,6 +254,7 @@ def masks() -> None:
         golden.directory / "shuffle",
         policy=MergePolicy(rewrite="always"),
         options=golden.options,
+        by="map_output",
     )
     shutil.copy(golden.directory / "expected-4.arrow", golden.directory / "expected-5.arrow")
     mask(ids[3:80:11], 6, 0)
@@ -286,7 +288,9 @@ def statistics() -> None:
         golden.options = replace(golden.options, statistics=chosen)
         golden.commit("append", [table])
     policy = MergePolicy(rewrite="never")
-    merge_shuffle(golden.directory / "shuffle", policy=policy, options=golden.options)
+    merge_shuffle(
+        golden.directory / "shuffle", policy=policy, options=golden.options, by="map_output"
+    )
     shutil.copy(golden.directory / "expected-3.arrow", golden.directory / "expected-4.arrow")
 
 
@@ -393,7 +397,9 @@ def columns() -> None:
         for rows in golden.rows
     ]
     golden.commit("append", [later])
-    merge_shuffle(path, policy=MergePolicy(rewrite="never"), options=golden.options)
+    merge_shuffle(
+        path, policy=MergePolicy(rewrite="never"), options=golden.options, by="map_output"
+    )
     shutil.copy(golden.directory / "expected-4.arrow", golden.directory / "expected-5.arrow")
     rollback_shuffle(path, 2)
     shutil.copy(golden.directory / "expected-2.arrow", golden.directory / "expected-6.arrow")

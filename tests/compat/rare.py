@@ -68,7 +68,9 @@ def rare_log() -> None:
     golden.commit("errorifexists", [flights(0, 10), flights(10, 10)])
     golden.commit("append", [flights(20, 10)])
     put_range(golden, 2)
-    merge_shuffle(path, policy=MergePolicy(rewrite="never"), options=golden.options)  # 3
+    merge_shuffle(
+        path, policy=MergePolicy(rewrite="never"), options=golden.options, by="map_output"
+    )  # 3
     shutil.copy(golden.directory / "expected-2.arrow", golden.directory / "expected-3.arrow")
     put_range(golden, 3)  # begins after 2, and removes what that adds
     golden.commit("append", [flights(30, 5)])  # 4, which knows of it
@@ -223,7 +225,9 @@ def both_codecs() -> None:
     golden.options = replace(golden.options, codec="none")
     golden.commit("append", [flights(20, 20)])
     policy = MergePolicy(rewrite="never")
-    merge_shuffle(golden.directory / "shuffle", policy=policy, options=golden.options)
+    merge_shuffle(
+        golden.directory / "shuffle", policy=policy, options=golden.options, by="map_output"
+    )
     shutil.copy(golden.directory / "expected-2.arrow", golden.directory / "expected-3.arrow")
 
 

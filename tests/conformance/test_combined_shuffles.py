@@ -283,7 +283,7 @@ def test_rows_are_not_combined_into_a_shuffle_that_is_not(tmp_path):
 def test_merges_and_deletions_stay_combined(tmp_path):
     table = written(tmp_path)
     append_shuffle(table, tmp_path)
-    merge_shuffle(tmp_path)
+    merge_shuffle(tmp_path, by="map_output")
     delete_rows(tmp_path, {"k": [2]})
     shuffle = open_shuffle(tmp_path)
     assert shuffle.combine == {"n": "sum", "p": "max"}

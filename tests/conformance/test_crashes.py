@@ -130,7 +130,9 @@ OPERATIONS = {
         lambda path: batch(path, 500),
         lambda before: before if 500 in before else [*before, *range(500, 590)],
     ),
-    "merge": Operation(lambda path: merge_shuffle(path, policy=EAGER, options=SYNCED), list),
+    "merge": Operation(
+        lambda path: merge_shuffle(path, policy=EAGER, options=SYNCED, by="map_output"), list
+    ),
     "collect": Operation(collect, list, keeps_versions=False),
 }
 

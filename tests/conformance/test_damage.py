@@ -115,7 +115,7 @@ def spread(path: Path) -> None:
 
 def merged(path: Path) -> None:
     plain(path)
-    merge_shuffle(path, policy=MergePolicy(rewrite="always"), options=options())
+    merge_shuffle(path, policy=MergePolicy(rewrite="always"), options=options(), by="map_output")
 
 
 def nested(path: Path) -> None:
@@ -522,7 +522,7 @@ def test_damage_is_noticed_by_a_merge_and_nothing_is_lost(tmp_path):
         for i in range(0, len(original), 1 + len(original) // 25):
             file.write_bytes(original[:i] + bytes([original[i] ^ 0xFF]) + original[i + 1 :])
             try:
-                merge_shuffle(path, policy=policy, options=options())
+                merge_shuffle(path, policy=policy, options=options(), by="map_output")
             except ShuffleError as error:
                 check_blame(sound, str(error))
                 file.write_bytes(original)

@@ -9,11 +9,13 @@ import pytest
 
 from arrow_format.errors import ClosedError, CorruptShuffleError, ShuffleError
 from arrow_format.format.regions import RegionKind
-from arrow_format.options import WriteOptions
+from arrow_format.options import (
+    WriteOptions,
+    ignore,
+)
 from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.open import ObjectExistsError, PosixStorage
 from arrow_format.write.clustering import Clustering, cluster
-from arrow_format.write.merger import ignore
 from arrow_format.write.partitioned_file import PartitionedFileWriter
 from arrow_format.write.region_copier import RegionCopier
 from tests.support.small_shuffles import (

@@ -179,7 +179,9 @@ def test_a_merge_leaves_out_a_directory_that_cannot_be_made(tmp_path):
             partitioner=ColumnPartitioner("p"), options=options_of(),
         )  # fmt: skip
     options = options_of(tmp_path / "file" / "d", tmp_path / "good")
-    report = merge_shuffle(tmp_path / "s", policy=MergePolicy(rewrite="always"), options=options)
+    report = merge_shuffle(
+        tmp_path / "s", policy=MergePolicy(rewrite="always"), options=options, by="map_output"
+    )
     assert report.version == 3
     check_rows(tmp_path / "s", 2000)
 
@@ -239,7 +241,9 @@ def test_a_merge_into_a_directory_in_the_shuffle_is_refused(tmp_path):
         )  # fmt: skip
     options = options_of(tmp_path / "s" / "d1")
     with pytest.raises(OptionError, match="lies in the shuffle's own directory"):
-        merge_shuffle(tmp_path / "s", policy=MergePolicy(rewrite="always"), options=options)
+        merge_shuffle(
+            tmp_path / "s", policy=MergePolicy(rewrite="always"), options=options, by="map_output"
+        )
     assert not (tmp_path / "s" / "d1").exists()
 
 

@@ -91,7 +91,7 @@ def test_latest_per_key(path, pool):
 @pytest.mark.parametrize("name", ["plain", "sorted"])
 def test_merge(path, name, pool, tmp_path):
     shutil.copytree(path / name, tmp_path / "s")
-    merge_shuffle(tmp_path / "s", policy=MergePolicy(rewrite="always"))
+    merge_shuffle(tmp_path / "s", policy=MergePolicy(rewrite="always"), by="map_output")
     merged = open_shuffle(tmp_path / "s")
     assert merged.version == 2
     check(merged.read(), ROWS, pool)

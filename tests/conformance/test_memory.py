@@ -297,7 +297,7 @@ def test_nothing_outlives_its_owner(tmp_path, monkeypatch):
             table, tmp_path / "x", num_subpartitions=7, keys="k", mode=mode,
             options=WriteOptions(sync=False, sort_buffer_bytes=1 << 20),
         )  # fmt: skip
-    merge_shuffle(tmp_path / "x")
+    merge_shuffle(tmp_path / "x", by="map_output")
     shuffle = open_shuffle(tmp_path / "x")
     assert shuffle.read().read_all().num_rows == 100_000
     with shuffle.read() as reader:

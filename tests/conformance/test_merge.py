@@ -53,7 +53,7 @@ def test_a_merged_version_has_the_same_rows_in_the_same_order(path, policy, code
     before = open_shuffle(path)
     expected = contents(before)
     told: list[int] = []
-    report = merge_shuffle(path, policy=policy, options=TINY, on_bytes=told.append)
+    report = merge_shuffle(path, policy=policy, options=TINY, on_bytes=told.append, by="map_output")
     merged = open_shuffle(path)
     assert contents(merged) == expected
     assert sum(told) == report.plan.num_bytes
@@ -79,7 +79,7 @@ def test_versions_of_different_codecs(path, policy):
     for codec in ("none", "zstd", "none"):
         append_version(path, options=replace(TINY, codec=codec))
     expected = contents(open_shuffle(path))
-    merge_shuffle(path, policy=policy, options=TINY)
+    merge_shuffle(path, policy=policy, options=TINY, by="map_output")
     merged = open_shuffle(path)
     assert contents(merged) == expected
     merged.verify()
@@ -89,7 +89,7 @@ def test_the_entry_names_everything(path):
     append_version(path)
     append_version(path)
     first = open_shuffle(path, 1).snapshot.newest
-    report = merge_shuffle(path, policy=NEVER, options=TINY)
+    report = merge_shuffle(path, policy=NEVER, options=TINY, by="map_output")
     entry = open_shuffle(path).snapshot.newest
     assert entry.operation == "merge"
     inputs = open_shuffle(path, 2).map_outputs
@@ -107,13 +107,13 @@ def test_the_entry_names_everything(path):
 def test_appending_and_overwriting_go_on_after_a_merge(path):
     append_version(path)
     append_version(path)
-    merge_shuffle(path, policy=ALWAYS, options=TINY)
+    merge_shuffle(path, policy=ALWAYS, options=TINY, by="map_output")
     append_version(path)
     shuffle = open_shuffle(path)
     assert [output.position.version for output in shuffle.map_outputs] == [1, 4, 4]
     assert shuffle.map_outputs[0].position.last_version == 2
     expected = contents(shuffle)
-    merge_shuffle(path, policy=ALWAYS, options=TINY)
+    merge_shuffle(path, policy=ALWAYS, options=TINY, by="map_output")
     assert contents(open_shuffle(path)) == expected
     write_tasks(path, [[numbered([1])]], N, mode="overwrite")
     assert open_shuffle(path).num_rows == 1
@@ -123,7 +123,7 @@ def test_appending_and_overwriting_go_on_after_a_merge(path):
 def test_nothing_to_merge_commits_nothing(path):
     append_version(path, num_tasks=1, rows=20)
     before = files_below(path)
-    report = merge_shuffle(path)
+    report = merge_shuffle(path, by="map_output")
     assert report.plan.merges == ()
     assert (report.version, report.num_map_outputs) == (1, (1, 1))
     assert files_below(path) == before
@@ -131,11 +131,11 @@ def test_nothing_to_merge_commits_nothing(path):
 
 def test_map_tasks_without_rows_and_no_rows_at_all(path):
     write_tasks(path, [[numbered([])], [numbered([1])], [numbered([])], [numbered([2], 1)]], N)
-    merge_shuffle(path, policy=ALWAYS, options=TINY)
+    merge_shuffle(path, policy=ALWAYS, options=TINY, by="map_output")
     assert open_shuffle(path).read().read_all()["v"].to_pylist() == [0, 1]
     assert len(open_shuffle(path).map_outputs) == 1
     write_tasks(path, [[numbered([])]] * 2, N, mode="overwrite")
-    assert merge_shuffle(path, policy=ALWAYS).plan.merges == ()
+    assert merge_shuffle(path, policy=ALWAYS, by="map_output").plan.merges == ()
 
 
 def test_several_merges_are_one_version(path):
@@ -144,7 +144,7 @@ def test_several_merges_are_one_version(path):
     expected = contents(open_shuffle(path))
     sizes = [file.data_bytes for file in files_of(open_shuffle(path))]
     policy = MergePolicy(rewrite="never", target_file_bytes=3 * max(sizes))
-    report = merge_shuffle(path, policy=policy, options=TINY)
+    report = merge_shuffle(path, policy=policy, options=TINY, by="map_output")
     merged = open_shuffle(path)
     assert contents(merged) == expected
     assert len(report.plan.merges) > 1
@@ -158,7 +158,9 @@ def test_progress_adds_up_to_the_plan(path):
         append_version(path)
         append_version(path)
         seen = []
-        report = merge_shuffle(path, policy=policy, options=TINY, on_bytes=seen.append)
+        report = merge_shuffle(
+            path, policy=policy, options=TINY, on_bytes=seen.append, by="map_output"
+        )
         assert sum(seen) == pytest.approx(report.plan.num_bytes, rel=0.2)
         assert len(seen) > 1
 
@@ -175,7 +177,7 @@ def test_local_directories(tmp_path, path):
     assert set(root_numbers(files_of(before), *dirs)) == {0, 1, 2}
     expected = contents(before)
     policy = MergePolicy(rewrite="never", target_file_bytes=before.num_bytes // 3)
-    merge_shuffle(path, policy=policy, options=options)
+    merge_shuffle(path, policy=policy, options=options, by="map_output")
     merged = open_shuffle(path)
     assert contents(merged) == expected
     merged.verify()
@@ -187,7 +189,7 @@ def test_a_pinned_reader_goes_on(path):
     pinned = open_shuffle(path)
     reader = pinned.subpartition(1)
     expected = contents(pinned)
-    merge_shuffle(path, policy=ALWAYS, options=TINY)
+    merge_shuffle(path, policy=ALWAYS, options=TINY, by="map_output")
     assert reader.read_all() == expected[1]
     assert contents(pinned) == expected
 
@@ -198,11 +200,13 @@ def test_sorted_shuffles_stay_sorted(path):
         append_version(path, sort_by=sort_by, rows=400)
     expected = contents(open_shuffle(path))
     num_regions = sum(file.num_regions for file in files_of(open_shuffle(path)))
-    merge_shuffle(path, policy=ALWAYS, options=TINY)
+    merge_shuffle(path, policy=ALWAYS, options=TINY, by="map_output")
     merged = open_shuffle(path)
     assert contents(merged) == expected
     assert files_of(merged)[0].num_regions <= num_regions // 2 + 1, "two at a time fit in here"
-    merge_shuffle(path, policy=ALWAYS, options=replace(TINY, sort_buffer_bytes=1 << 20))
+    merge_shuffle(
+        path, policy=ALWAYS, options=replace(TINY, sort_buffer_bytes=1 << 20), by="map_output"
+    )
     assert contents(open_shuffle(path)) == expected
     (file,) = files_of(open_shuffle(path))
     assert file.num_regions == 1

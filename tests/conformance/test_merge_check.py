@@ -59,10 +59,10 @@ def test_rows_that_are_not_those_of_the_inputs(tmp_path, monkeypatch, mistake, s
     with monkeypatch.context() as patched:
         patched.setattr(RegionJoiner, "parts", parts)
         with pytest.raises(CorruptShuffleError, match=r"differ from the files it was merged from"):
-            merge_shuffle(path, policy=MergePolicy(rewrite="always"), options=FAST)
+            merge_shuffle(path, policy=MergePolicy(rewrite="always"), options=FAST, by="map_output")
     assert open_shuffle(path).version == 3
     assert open_shuffle(path).read().read_all().equals(before)
-    merge_shuffle(path, policy=MergePolicy(rewrite="always"), options=FAST)
+    merge_shuffle(path, policy=MergePolicy(rewrite="always"), options=FAST, by="map_output")
     assert open_shuffle(path).version == 4
     assert open_shuffle(path).read().read_all().equals(before)
 
@@ -80,7 +80,7 @@ def test_regions_that_are_not_those_of_the_inputs(tmp_path, monkeypatch):
 
     monkeypatch.setattr(PartitionedFileMerger, "_copy", first_only)
     with pytest.raises(CorruptShuffleError, match=r"differ from the files it was merged from"):
-        merge_shuffle(tmp_path, policy=MergePolicy(rewrite="never"), options=FAST)
+        merge_shuffle(tmp_path, policy=MergePolicy(rewrite="never"), options=FAST, by="map_output")
     assert len(inputs) == 2
     assert open_shuffle(tmp_path).version == 2
 
@@ -93,7 +93,7 @@ def test_structs_of_nulls_in_lists_are_merged(tmp_path, rewrite):
     for start in (0, 40):
         table = pa.table({"k": range(start, start + 40), "l": lists})
         write_shuffle(table, tmp_path, num_subpartitions=2, keys="k", mode="append", options=FAST)
-    merge_shuffle(tmp_path, policy=MergePolicy(rewrite=rewrite), options=FAST)
+    merge_shuffle(tmp_path, policy=MergePolicy(rewrite=rewrite), options=FAST, by="map_output")
     rows = open_shuffle(tmp_path).read().read_all().sort_by("k")
     assert rows["l"].to_pylist() == 2 * lists.to_pylist()
 
@@ -112,7 +112,9 @@ def test_texts_that_are_no_text_are_merged_as_the_bytes_they_are(tmp_path, codec
             table, tmp_path / "s", num_subpartitions=2, keys="k", mode="append",
             options=WriteOptions(sync=False, codec=codec),
         )  # fmt: skip
-    merge_shuffle(tmp_path / "s", policy=MergePolicy(rewrite=rewrite), options=FAST)
+    merge_shuffle(
+        tmp_path / "s", policy=MergePolicy(rewrite=rewrite), options=FAST, by="map_output"
+    )
     found = open_shuffle(tmp_path / "s")
     assert len(found.map_outputs) == 1
     texts = found.read().read_all()["s"].combine_chunks().view(pa.binary())
@@ -163,7 +165,9 @@ def test_values_that_python_lacks_are_merged(tmp_path, column, sort_by):
             for_spark=False, options=FAST,
         )  # fmt: skip
     before = open_shuffle(tmp_path / "s").read().read_all()
-    merge_shuffle(tmp_path / "s", policy=MergePolicy(rewrite="always"), options=FAST)
+    merge_shuffle(
+        tmp_path / "s", policy=MergePolicy(rewrite="always"), options=FAST, by="map_output"
+    )
     found = open_shuffle(tmp_path / "s")
     assert sum(file.num_regions for file in found.map_outputs[0].files) == 1
     assert bytes_of(found.read().read_all()["c"]) == bytes_of(before["c"])
@@ -199,4 +203,6 @@ def test_a_mistake_in_values_that_python_lacks_is_found(tmp_path, monkeypatch, c
 
     monkeypatch.setattr(RegionJoiner, "parts", parts)
     with pytest.raises(CorruptShuffleError, match=r"differ from the files it was merged from"):
-        merge_shuffle(tmp_path / "s", policy=MergePolicy(rewrite="always"), options=FAST)
+        merge_shuffle(
+            tmp_path / "s", policy=MergePolicy(rewrite="always"), options=FAST, by="map_output"
+        )

@@ -165,7 +165,7 @@ def test_a_merge_that_arrow_refuses_is_an_error_of_ours(path, monkeypatch):
 
     monkeypatch.setattr(RegionJoiner, "parts", fail)
     with pytest.raises(SchemaError, match=r"cannot be joined: offset overflow.*rewrite='never'"):
-        merge_shuffle(path, policy=ALWAYS, options=TINY)
+        merge_shuffle(path, policy=ALWAYS, options=TINY, by="map_output")
     assert open_shuffle(path).version == 1
 
 

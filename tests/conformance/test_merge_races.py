@@ -70,7 +70,7 @@ def test_rows_appended_meanwhile_stay(path, how, monkeypatch):
     append_version(path)
     append_version(path)
     meanwhile(monkeypatch, lambda: append_version(path))
-    report = merge_shuffle(path, **how, options=TINY)
+    report = merge_shuffle(path, **{"by": "map_output", **how}, options=TINY)
     assert report.version == 4
     assert report.num_map_outputs == (6, 3)
     merged = open_shuffle(path)
@@ -90,14 +90,14 @@ def test_an_overwrite_or_another_merge_meanwhile_fails_it(path, how, what, monke
     def other():
         monkeypatch.undo()
         if what == "merge":
-            merge_shuffle(path, policy=ALWAYS, options=TINY)
+            merge_shuffle(path, policy=ALWAYS, options=TINY, by="map_output")
         else:
             write_tasks(path, [[numbered([1])]], N, mode="overwrite")
         left.append(set(files_below(path)))
 
     meanwhile(monkeypatch, other)
     with pytest.raises(CommitConflictError, match="is not part of the newest version any more"):
-        merge_shuffle(path, **how, options=TINY)
+        merge_shuffle(path, **{"by": "map_output", **how}, options=TINY)
     mine = left[0] - set(files_below(path))
     assert set(files_below(path)) < left[0]
     assert {name.rpartition(".")[2] for name in mine if "." in name} == {"data", "index"}
@@ -122,7 +122,7 @@ def test_merging_while_others_append(path):
     thread.start()
     try:
         for _ in range(5):
-            merge_shuffle(path, policy=ALWAYS, options=TINY)
+            merge_shuffle(path, policy=ALWAYS, options=TINY, by="map_output")
     finally:
         stop.set()
         thread.join()
@@ -146,13 +146,13 @@ def test_a_disk_that_fails_anywhere_leaves_the_version_whole(path, how, monkeypa
         failing = Failing(context)
         shutil.copytree(path, path.with_name("counted"))
         failing.calls = 0
-        merge_shuffle(path.with_name("counted"), **how, options=options)
+        merge_shuffle(path.with_name("counted"), **{"by": "map_output", **how}, options=options)
         steps = failing.calls
         before = files_below(path)
         for failing.fails_at in part(range(1, steps + 1), 16):
             failing.calls = 0
             try:
-                merge_shuffle(path, **how, options=options)
+                merge_shuffle(path, **{"by": "map_output", **how}, options=options)
             except OutOfDiskError:
                 assert files_below(path) == before
                 assert open_shuffle(path).version == 2
@@ -210,7 +210,7 @@ def test_a_killed_merge_leaves_a_whole_version_and_can_be_run_again(path, by, di
     shuffle = open_shuffle(path)
     assert contents(shuffle) == expected
     shuffle.verify()
-    report = merge_shuffle(path, policy=ALWAYS, options=TINY)
+    report = merge_shuffle(path, policy=ALWAYS, options=TINY, by="map_output")
     assert contents(open_shuffle(path)) == expected
     assert len(open_shuffle(path).map_outputs) == 1
     assert report.version == shuffle.version + bool(report.plan.merges)
@@ -226,19 +226,19 @@ def test_a_damaged_version_is_not_merged(path, how):
         damaged.write_bytes(sound[:20] + bytes([sound[20] ^ 1]) + sound[21:])
         before = files_below(path)
         with pytest.raises(CorruptShuffleError, match=damaged.name):
-            merge_shuffle(path, **how, options=TINY)
+            merge_shuffle(path, **{"by": "map_output", **how}, options=TINY)
         assert files_below(path) == before
         damaged.write_bytes(sound)
-    assert merge_shuffle(path, **how, options=TINY).version == 3
+    assert merge_shuffle(path, **{"by": "map_output", **how}, options=TINY).version == 3
 
 
 def test_there_is_nothing_to_merge(tmp_path):
     with pytest.raises(ShuffleNotFoundError):
-        merge_shuffle(tmp_path / "nowhere")
+        merge_shuffle(tmp_path / "nowhere", by="map_output")
     with pytest.raises(OptionError, match=r"policy is str: expected arrow_shuffle.MergePolicy"):
-        merge_shuffle(tmp_path, policy="always")
+        merge_shuffle(tmp_path, policy="always", by="map_output")
     with pytest.raises(OptionError, match=r"options is dict: expected arrow_shuffle.WriteOptions"):
-        merge_shuffle(tmp_path, options={"sync": False})
+        merge_shuffle(tmp_path, options={"sync": False}, by="map_output")
 
 
 @exhaustive()
@@ -265,7 +265,7 @@ def test_memory_is_that_of_a_map_task(path, codec, n):
     default = pa.default_memory_pool()
     pa.set_memory_pool(pool)
     try:
-        merge_shuffle(path, policy=ALWAYS, options=options)
+        merge_shuffle(path, policy=ALWAYS, options=options, by="map_output")
     finally:
         pa.set_memory_pool(default)
     # Three quarters of the buffer, a read ahead of it, and a round of chunks.

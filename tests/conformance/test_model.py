@@ -209,7 +209,9 @@ class ShuffleMachine(RuleBasedStateMachine):
     @rule(fault=faults, rewrite=st.sampled_from(["always", "never"]))
     def merge(self, fault: tuple[int, str], rewrite: str) -> None:
         policy = MergePolicy(rewrite=rewrite)
-        self.attempt(fault, lambda: merge_shuffle(self.path, policy=policy, options=OPTIONS))
+        self.attempt(
+            fault, lambda: merge_shuffle(self.path, policy=policy, options=OPTIONS, by="map_output")
+        )
         self.changed(self.newest, surely=False)
 
     @precondition(lambda self: self.versions)

@@ -88,7 +88,7 @@ def test_indexes_are_read_once(path):
 
 def test_a_merge_makes_it_one_file(tmp_path):
     write(tmp_path / "s", 4_000)
-    merge_shuffle(tmp_path / "s")
+    merge_shuffle(tmp_path / "s", by="map_output")
     storage, shuffle = opened(tmp_path / "s")
     expected = open_shuffle(tmp_path / "s", version=1).subpartition(WANTED).read_all()
     assert shuffle.subpartition(WANTED).read_all().equals(expected)

@@ -162,7 +162,9 @@ class ColumnsMachine(RuleBasedStateMachine):
         if how == "subpartition":
             report = merge_shuffle(self.path, by=how, options=OPTIONS)
         else:
-            report = merge_shuffle(self.path, policy=MergePolicy(rewrite=how), options=OPTIONS)
+            report = merge_shuffle(
+                self.path, policy=MergePolicy(rewrite=how), options=OPTIONS, by="map_output"
+            )
         if report.version not in self.versions:
             self.versions[report.version] = self.newest
 

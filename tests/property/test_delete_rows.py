@@ -175,7 +175,7 @@ def test_deletions_are_those_of_pandas(program, codec, sort_by, kind):
 
                 with after_its_writes(mask), contextlib.suppress(CommitConflictError):
                     # Where rows in order were joined, it is not known which these are.
-                    merge_shuffle(path, options=options, **by)
+                    merge_shuffle(path, options=options, **{"by": "map_output", **by})
                 expected = left_of(before, masked if done else [])
                 assert all(map(pd.DataFrame.equals, expected, frames(open_shuffle(path), names)))
             else:

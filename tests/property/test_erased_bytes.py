@@ -108,7 +108,7 @@ def test_no_file_holds_what_was_erased_and_other_chunks_are_copies(
                 delete_rows(path, {"k": [how]}, erase=False, options=options)
             else:
                 by = {"by": how} if how == "subpartition" else {"policy": MergePolicy(rewrite=how)}
-                merge_shuffle(path, options=options, **by)
+                merge_shuffle(path, options=options, **{"by": "map_output", **by})
         before, version = contents(path), open_shuffle(path)
         masked = {how for what, how in program if what == "mask"}
         replaced = chunks_of(version)

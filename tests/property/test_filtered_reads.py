@@ -119,7 +119,7 @@ def written_at(path, history, **where):
     keys = key_columns(arguments["partitioner"])
     for step, rows in steps:
         if step == "merge":
-            merge_shuffle(path, **where)
+            merge_shuffle(path, by="map_output", **where)
         elif step == "collect":
             collect_garbage(path, retention=timedelta(0), **where)
         elif step != "mask":

@@ -283,7 +283,7 @@ def merge_hostile(path, policy, what, rng, *, is_sorted):
     rebuilt(path, change)
     before = rows_in(path, 2, is_sorted=is_sorted)
     options = WriteOptions(sync=False, sort_buffer_bytes=1 << 20)
-    if survives(lambda: merge_shuffle(path, policy=policy, options=options)):
+    if survives(lambda: merge_shuffle(path, policy=policy, options=options, by="map_output")):
         after = rows_in(path, None, is_sorted=is_sorted)
         assert after == before
         event("merged whole" if after is not None else "merged, and unreadable as before")
@@ -298,7 +298,9 @@ def test_merges_of_sound_files(sound, tmp_path, policy):
     """Or the test above would merge nothing."""
     shutil.copytree(sound, tmp_path / "s")
     before = rows_in(tmp_path / "s", 2, is_sorted=False)
-    report = merge_shuffle(tmp_path / "s", policy=policy, options=WriteOptions(sync=False))
+    report = merge_shuffle(
+        tmp_path / "s", policy=policy, options=WriteOptions(sync=False), by="map_output"
+    )
     assert report.version == 3
     assert len(before) == (8 if "sorted" in str(sound) else 10)
     assert rows_in(tmp_path / "s", 3, is_sorted=False) == before

@@ -103,7 +103,7 @@ class LogMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.versions)
     @rule()
     def merge(self):
-        version = merge_shuffle(self.path, options=FAST).version
+        version = merge_shuffle(self.path, options=FAST, by="map_output").version
         self.versions.setdefault(version, self.newest)
 
     @precondition(lambda self: self.versions)

@@ -169,7 +169,7 @@ class ResultsMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.is_there)
     @rule()
     def merge(self):
-        merge_shuffle(self.path, options=FAST)
+        merge_shuffle(self.path, options=FAST, by="map_output")
 
     @rule(name=NAMES, commits=st.booleans() | st.just(True), event=EVENTS)
     def consume(self, name, commits, event):

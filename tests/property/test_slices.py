@@ -287,7 +287,7 @@ def test_merge(table, n, options, sort_by):
         before = written(table, directory, n, options, sort_by=sort_by, num_tasks=2)
         expected = read_with_ids(before)
         policy = MergePolicy(rewrite="always", min_regions=2)
-        merge_shuffle(directory, policy=policy, options=options)
+        merge_shuffle(directory, policy=policy, options=options, by="map_output")
         found = read_with_ids(open_shuffle(directory))
     assert [frozen(row) for _, row in found] == [rows[row["v"]] for _, row in found]
     assert [(s, row["v"]) for s, row in found] == [(s, row["v"]) for s, row in expected]

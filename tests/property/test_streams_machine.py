@@ -143,7 +143,7 @@ class StreamsMachine(RuleBasedStateMachine):
 
     @rule()
     def merge(self):
-        merge_shuffle(self.path, options=FAST)
+        merge_shuffle(self.path, options=FAST, by="map_output")
 
     @rule()
     def collect(self):

@@ -128,7 +128,9 @@ class TableMachine(RuleBasedStateMachine):
     @rule()
     def merge(self):
         before = self.versions[self.newest]
-        report = merge_shuffle(self.path, policy=MergePolicy(rewrite="always"), options=FAST)
+        report = merge_shuffle(
+            self.path, policy=MergePolicy(rewrite="always"), options=FAST, by="map_output"
+        )
         self.versions[report.version] = before
 
     @precondition(lambda self: self.versions)

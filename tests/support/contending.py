@@ -65,7 +65,7 @@ def _write(number: int, turn: int, path: str, mode: WriteMode) -> dict[str, Any]
 
 
 def _merge(path: str) -> dict[str, Any]:
-    report = merge_shuffle(path, options=WriteOptions(sync=False))
+    report = merge_shuffle(path, options=WriteOptions(sync=False), by="map_output")
     return {"version": report.version} if report.plan.merges else {}
 
 

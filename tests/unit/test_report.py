@@ -137,7 +137,7 @@ def test_every_report_prints_itself_and_becomes_json(tmp_path):
         plan_merge(shuffle, every, "subpartition"),
         plan_merge(shuffle, every),
         delete_rows(path, {"k": [3]}),
-        merge_shuffle(path, policy=every),
+        merge_shuffle(path, policy=every, by="map_output"),
         tag_shuffle(path, "a"),
         drop_columns(path, "v"),
         repair_shuffle(path),

@@ -270,7 +270,7 @@ def merge_of(path, **store):
             patch.setattr(
                 replacement, "replacing_job", lambda *how: jobs.append(real(*how)) or jobs[-1]
             )
-            merge_shuffle(storage, policy=EAGER, options=WriteOptions(sync=False))
+            merge_shuffle(storage, policy=EAGER, options=WriteOptions(sync=False), by="map_output")
 
     return storage, act, lambda: jobs[-1]
 

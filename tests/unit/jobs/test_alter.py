@@ -122,7 +122,7 @@ def test_a_dropped_name_that_is_added_again_is_null_in_older_rows(path, then):
     elif then == "subpartition":
         merge_shuffle(path, by="subpartition", options=OPTIONS)
     elif then != "nothing":
-        merge_shuffle(path, policy=MergePolicy(rewrite=then), options=OPTIONS)
+        merge_shuffle(path, policy=MergePolicy(rewrite=then), options=OPTIONS, by="map_output")
     assert rows(path) == sorted(expected, key=str)
     assert rows(path, filter="v is null") == sorted(
         [row for row in expected if row["v"] is None], key=str
@@ -140,7 +140,7 @@ def test_a_dropped_name_that_is_added_again_is_null_in_older_rows(path, then):
 def test_what_was_dropped_is_gone_from_merged_files_and_ids_never_return(path):
     drop_columns(path, "v")
     append(path, table(8).select(["k", "n"]))
-    merge_shuffle(path, policy=MergePolicy(rewrite="always"), options=OPTIONS)
+    merge_shuffle(path, policy=MergePolicy(rewrite="always"), options=OPTIONS, by="map_output")
     collect_garbage(path, retention=timedelta(0))
     assert [output.column_ids for output in open_shuffle(path).map_outputs] == [(1, 3)]
     append(path, table(16))
@@ -219,7 +219,7 @@ def test_a_merge_and_a_deletion_under_way_keep_ids(path):
     with instead_of_first_entry(
         lambda put, _: (alter_columns(path, rename={"n": "v", "v": "n"}), put())
     ):
-        merge_shuffle(path, policy=MergePolicy(rewrite="always"), options=OPTIONS)
+        merge_shuffle(path, policy=MergePolicy(rewrite="always"), options=OPTIONS, by="map_output")
     with instead_of_first_entry(lambda put, _: (drop_columns(path, "v"), put())):
         delete_rows(path, {"k": [*range(8, 16)]})
     assert rows(path) == sorted(
@@ -307,7 +307,7 @@ def test_keys_are_renamed_wherever_they_are_named(tmp_path, how, rewrite):
     assert len(rows(path, filter="v = 3 and n = 'v3'")) == 2
     append(path, table().rename_columns(["v", "n", "k"]))
     assert len(rows(path, filter="v = 3 and n = 'v3'")) == 3
-    merge_shuffle(path, policy=MergePolicy(rewrite=rewrite), options=OPTIONS)
+    merge_shuffle(path, policy=MergePolicy(rewrite=rewrite), options=OPTIONS, by="map_output")
     assert len(rows(path, filter="v = 3 and n = 'v3'")) == 3
     if "sort_by" in how:
         texts = open_shuffle(path).read([0]).read_all()["n"].to_pylist()

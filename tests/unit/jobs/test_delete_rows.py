@@ -344,7 +344,7 @@ def test_an_expected_version(tmp_path):
         with pytest.raises(CommitConflictError, match=says):
             delete_rows(tmp_path, {"k": [1]}, expected_version=version)
     assert files_below(tmp_path) == before
-    merge_shuffle(tmp_path)  # changes no rows
+    merge_shuffle(tmp_path, by="map_output")  # changes no rows
     assert delete_rows(tmp_path, {"k": [1]}, expected_version=2, options=TINY).version == 4
     collect_garbage(tmp_path, retention=NOW)
     with pytest.raises(CommitConflictError, match="has expired"):
@@ -426,9 +426,9 @@ def test_an_expected_version_refuses_rows_that_were_appended_meanwhile(tmp_path)
 @pytest.mark.parametrize(
     "meanwhile",
     [
-        lambda path: merge_shuffle(path),
+        lambda path: merge_shuffle(path, by="map_output"),
         lambda path: delete_rows(path, {"k": [4]}, options=TINY),
-        lambda path: append_tasks(path, 0) and merge_shuffle(path),
+        lambda path: append_tasks(path, 0) and merge_shuffle(path, by="map_output"),
     ],
     ids=["merge", "delete", "append and merge"],
 )
@@ -531,7 +531,7 @@ def test_after_collection_no_file_holds_the_value(tmp_path, sort_by):
             with_needle(start), tmp_path / "x", keys="k", num_subpartitions=N, mode="append",
             sort_by=sort_by, options=replace(without, local_dirs=local),
         )  # fmt: skip
-    merge_shuffle(tmp_path / "x")
+    merge_shuffle(tmp_path / "x", by="map_output")
     append(tmp_path / "x", 1200, options=without, sort_by=sort_by)
     write_shuffle(
         with_needle(1600), tmp_path / "x", keys="k", num_subpartitions=N, mode="append",
@@ -568,7 +568,7 @@ def test_bounds_of_new_files_are_those_of_the_rows_that_are_left(tmp_path, merge
             options=options,
         )  # fmt: skip
     if merges:
-        merge_shuffle(tmp_path)
+        merge_shuffle(tmp_path, by="map_output")
     assert str(NEEDLE).encode() in held_bytes(tmp_path)
     receipt = delete_rows(tmp_path, {"k": [NEEDLE]}, options=options)
     assert "k" in receipt.statistics_columns

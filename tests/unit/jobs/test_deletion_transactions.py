@@ -152,7 +152,7 @@ def test_the_receipt_outlives_its_entry(tmp_path, keys, compact_log):
         receipt = delete(path, keys)
         for number in range(30):
             append(path, [10 + number])
-        merge_shuffle(path, policy=MergePolicy(rewrite="always"), options=PLAIN)
+        merge_shuffle(path, policy=MergePolicy(rewrite="always"), options=PLAIN, by="map_output")
         for _ in range(3):
             collect_garbage(path, retention=timedelta(0), compact_log=compact_log)
         log = log_of(path)

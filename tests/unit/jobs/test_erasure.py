@@ -118,7 +118,7 @@ def test_a_rollback_to_before_a_deletion_is_refused(path, tagged):
     # Also after other versions, an overwrite among them; to these it goes.
     later = write(path, [7]).version
     write(path, [8], mode="overwrite")
-    merge_shuffle(path, policy=ALL)
+    merge_shuffle(path, policy=ALL, by="map_output")
     with pytest.raises(CommitConflictError, match="undo_deletions=True"):
         rollback_shuffle(path, "audit" if tagged else 1)
     rollback_shuffle(path, later)
@@ -170,7 +170,7 @@ def test_rows_that_come_back_and_go_by_versions(path):
         undone = rollback_shuffle(path, 2, undo_deletions=True).version
         for key in range(10, 20):
             write(path, [key])
-        merged = merge_shuffle(path, policy=ALL).version
+        merged = merge_shuffle(path, policy=ALL, by="map_output").version
         other = delete_rows(path, {"k": [3]}, options=PLAIN)
         for key in range(30, 40):
             write(path, [key])
@@ -211,7 +211,7 @@ def test_rows_that_only_earlier_versions_have_do_not_come_back_either(path):
     with pytest.raises(CommitConflictError, match="version 3 is that of a deletion"):
         rollback_shuffle(path, 2)
     rollback_shuffle(path, 2, undo_deletions=True)
-    merge_shuffle(path, policy=ALL)
+    merge_shuffle(path, policy=ALL, by="map_output")
     collect(path)
     assert 2 in keys_of(path)
     assert not erasure_status(path, receipt).is_gone
@@ -280,7 +280,7 @@ def test_a_drop_erases_nothing_and_the_status_says_so(path):
     assert status.files_with_dropped_columns == num_files > 0
     assert status.is_gone, "of the rows of the receipt, which the drop has nothing to do with"
     assert f"{num_files} files of the newest version have columns that were dropped" in str(status)
-    merge_shuffle(path, policy=ALL)
+    merge_shuffle(path, policy=ALL, by="map_output")
     collect_garbage(path, retention=NOW)
     assert erasure_status(path, receipt).files_with_dropped_columns == 0
     assert "dropped" not in str(erasure_status(path, receipt))
@@ -294,7 +294,7 @@ def test_a_log_that_was_restored_to_before_the_deletion_does_not_know_its_receip
     shutil.copytree(tmp_path / "backup", path)
     for key in (7, 8):
         write(path, [key])
-        merge_shuffle(path, policy=ALL)
+        merge_shuffle(path, policy=ALL, by="map_output")
         collect(path)
         with pytest.raises(OptionError, match="restored or repaired since, the rows may be back"):
             erasure_status(path, receipt)
@@ -361,7 +361,7 @@ def test_bounds_of_other_columns_keep_the_receipt_open(tmp_path, statistics, col
     with_salary(path, [1, 2, 3], ["mm", f"ZZ{SECRET}", "oo"], [1.0, SALARY, 3.0], **how)
     with_salary(path, [4, 5], ["zzz", "aa"], [1e300, -1.0], **how)  # bounds of a merged file
     if merged:
-        merge_shuffle(path, policy=ALL)
+        merge_shuffle(path, policy=ALL, by="map_output")
     receipt = delete_rows(path, {"k": [2]}, options=PLAIN)
     assert receipt.statistics_columns == columns
     collect(path, 3)
@@ -388,7 +388,7 @@ def test_a_bound_that_only_the_base_has_keeps_the_receipt_open(tmp_path):
     with_salary(path, [5, 6], ["zzz", "aa"], [0.5, 2e9])
     # The entries of both files become blank.
     assert collect_garbage(path, retention=NOW, compact_log=True).expired_versions == (1,)
-    merge_shuffle(path, policy=ALL)  # whose bounds are others
+    merge_shuffle(path, policy=ALL, by="map_output")  # whose bounds are others
     collect(path)
     receipt = delete_rows(path, {"k": [2]}, options=PLAIN)
     collect(path)
@@ -406,7 +406,7 @@ def test_a_deleted_key_that_was_a_bound_of_a_small_file(tmp_path):
     options = WriteOptions(sync=False, codec="none", statistics=("k",))
     write(path, ["pp", "SECRETKEY", "qq"], options=options)
     write(path, ["AA", "zz"], options=options)
-    merge_shuffle(path, policy=ALL)
+    merge_shuffle(path, policy=ALL, by="map_output")
     other = delete_rows(path, {"k": ["ppp"]}, options=PLAIN)
     receipt = delete_rows(path, {"k": ["SECRETKEY"]}, options=PLAIN)
     # Bounds that are no key that was given are not of its rows; a cut one may be.
@@ -585,7 +585,7 @@ def test_segments_that_wait_for_their_removal_are_searched_for_bounds(tmp_path):
             with_salary(each, [1, 2], ["a", "b"], [1.0, SALARY], **how)
             for key in range(10, 20):
                 with_salary(each, [key], ["c"], [2.0], **how)
-            merge_shuffle(each, policy=ALL)
+            merge_shuffle(each, policy=ALL, by="map_output")
             collect(each, 2)
             assert log_of(each).segments_before(log_of(each).view())
             assert delete_rows(each, {"k": [2]}, options=PLAIN).statistics_columns == statistics

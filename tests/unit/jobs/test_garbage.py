@@ -226,7 +226,7 @@ class TestVersions:
         for start in range(0, 500, 100):
             write(tmp_path, start)
         before = all_values(tmp_path)
-        merge_shuffle(tmp_path)
+        merge_shuffle(tmp_path, by="map_output")
         assert len(list(tmp_path.glob("map_outputs/*/*.data"))) > 5
         collect_garbage(tmp_path, retention=NONE)
         assert len(list(tmp_path.glob("map_outputs/*/*.data"))) == 1
@@ -237,7 +237,9 @@ class TestVersions:
             write(tmp_path, start)
         start_job(tmp_path)
         collect_garbage(tmp_path, retention=NONE)
-        assert merge_shuffle(tmp_path).version == open_shuffle(tmp_path).version == 8
+        assert (
+            merge_shuffle(tmp_path, by="map_output").version == open_shuffle(tmp_path).version == 8
+        )
 
     def test_a_job_of_an_expired_version_is_not_committed_again(self, tmp_path):
         job, statuses = start_job(tmp_path)
@@ -409,7 +411,7 @@ class TestJobs:
 
         monkeypatch.setattr(CommitLog, "append", late)
         with pytest.raises(CommitConflictError, match="given up"):
-            merge_shuffle(tmp_path)
+            merge_shuffle(tmp_path, by="map_output")
         assert all_values(tmp_path) == before
         assert len(list(tmp_path.glob("map_outputs/*/*.data"))) == 5
 

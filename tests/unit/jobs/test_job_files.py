@@ -165,7 +165,12 @@ class TestCommits:
         shuffle = open_shuffle(storage)
         digits = [len(output.files[0].path.split("/")[1]) for output in shuffle.map_outputs]
         assert digits == [32, 32, 1, 2, 2, 2, 2, 2]
-        merge_shuffle(storage, policy=MergePolicy(max_fan_in=2, rewrite="always"), options=FAST)
+        merge_shuffle(
+            storage,
+            policy=MergePolicy(max_fan_in=2, rewrite="always"),
+            options=FAST,
+            by="map_output",
+        )
         collect_garbage(storage, retention=NONE)
         shuffle = open_shuffle(storage)
         assert shuffle.verify().ok

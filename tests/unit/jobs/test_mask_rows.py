@@ -120,7 +120,7 @@ def test_a_merge_leaves_masked_rows_out(tmp_path, writes, how):
         writes(path, start)
     mask(path, [*range(3, 20)])
     expected = contents(path)
-    merge_shuffle(path, options=TINY, **how)
+    merge_shuffle(path, options=TINY, **{"by": "map_output", **how})
     shuffle = open_shuffle(path)
     assert not shuffle.map_outputs.has_masks
     check(path, expected)
@@ -136,22 +136,24 @@ def test_a_merge_takes_files_of_which_many_rows_are_masked(tmp_path, how, sort_b
     path = tmp_path / "s"
     append(path, 0, sort_by=sort_by)
     mask(path, [*range(8)])
-    assert merge_shuffle(path, options=TINY, **how).plan.merges == (), "20 % are not more"
+    assert merge_shuffle(path, options=TINY, **{"by": "map_output", **how}).plan.merges == (), (
+        "20 % are not more"
+    )
     mask(path, [8, 9])
     masked, expected = open_shuffle(path).version, contents(path)
-    report = merge_shuffle(path, options=TINY, **how)
+    report = merge_shuffle(path, options=TINY, **{"by": "map_output", **how})
     assert (report.plan.facts[0].masked_rows, report.plan.facts[0].num_rows) == (100, 400)
     assert report.after.data_bytes < report.before.data_bytes
     assert not open_shuffle(path).map_outputs.has_masks
     check(path, expected)
-    assert merge_shuffle(path, options=TINY, **how).plan.merges == ()
+    assert merge_shuffle(path, options=TINY, **{"by": "map_output", **how}).plan.merges == ()
     rollback_shuffle(path, masked)
     assert open_shuffle(path).map_outputs.has_masks
     check(path, expected)
-    assert merge_shuffle(path, options=TINY, **how).plan.merges
+    assert merge_shuffle(path, options=TINY, **{"by": "map_output", **how}).plan.merges
     mask(path, [20])
     check(path, without(expected, [20]))
-    assert merge_shuffle(path, options=TINY, **how).plan.merges == ()
+    assert merge_shuffle(path, options=TINY, **{"by": "map_output", **how}).plan.merges == ()
 
 
 @guarantee("masked rows")

@@ -67,7 +67,7 @@ def test_masks_put_meanwhile_go_along(tmp_path, monkeypatch, writes, how, max_in
             mask(path, [7, 30])
 
     meanwhile(monkeypatch, act)
-    report = merge_shuffle(path, options=TINY, **how)
+    report = merge_shuffle(path, options=TINY, **{"by": "map_output", **how})
     assert report.version == open_shuffle(path).version
     assert report.plan.merges
     assert len({output.job_id for output in open_shuffle(path).map_outputs}) == 1
@@ -93,7 +93,7 @@ def test_a_mask_at_each_moment_starves_no_merge(tmp_path, monkeypatch):
         return found
 
     monkeypatch.setattr(rebased_merge.RebasedMerge, "fitted", fitted)
-    merge_shuffle(path, options=TINY, **ALWAYS)
+    merge_shuffle(path, options=TINY, **{"by": "map_output", **ALWAYS})
     assert not keys
     assert len(open_shuffle(path).map_outputs) == 1
     check(path, without(expected, range(10)))
@@ -119,7 +119,7 @@ def test_only_the_merge_whose_inputs_are_gone_is_left_out(tmp_path, monkeypatch,
             mask(path, [masked])
 
     meanwhile(monkeypatch, act)
-    merge_shuffle(path, options=TINY)
+    merge_shuffle(path, options=TINY, by="map_output")
     outputs = open_shuffle(path).map_outputs
     assert [len(output.files) for output in outputs] == [1, 1, 1]
     check(path, expected)
@@ -141,10 +141,10 @@ def test_sorted_rows_that_were_joined_are_merged_again(tmp_path, monkeypatch, ho
     expected = without(contents(path), [4])
     meanwhile(monkeypatch, lambda number: mask(path, [4]))
     if goes:
-        merge_shuffle(path, options=TINY, **how)
+        merge_shuffle(path, options=TINY, **{"by": "map_output", **how})
     else:
         with pytest.raises(CommitConflictError, match="has other rows"):
-            merge_shuffle(path, options=TINY, **how)
+            merge_shuffle(path, options=TINY, **{"by": "map_output", **how})
     assert contents(path) == expected
 
 
@@ -201,5 +201,5 @@ def test_a_merge_of_what_was_rolled_back_meanwhile_fails(tmp_path, monkeypatch):
     expected = contents(path)
     meanwhile(monkeypatch, lambda number: rollback_shuffle(path, 2))
     with pytest.raises(CommitConflictError):
-        merge_shuffle(path, options=TINY, **ALWAYS)
+        merge_shuffle(path, options=TINY, **{"by": "map_output", **ALWAYS})
     assert contents(path) == expected

@@ -122,7 +122,9 @@ CHANGES = {
     "append": lambda path, s3: write(path, s3),
     "overwrite": lambda path, s3: write(path, s3, mode="overwrite"),
     "delete": lambda path, s3: delete_rows(path, {"k": [1]}, storage_options=s3.options),
-    "merge": lambda path, s3: merge_shuffle(path, policy=ALL, storage_options=s3.options),
+    "merge": lambda path, s3: merge_shuffle(
+        path, policy=ALL, storage_options=s3.options, by="map_output"
+    ),
     "merge by subpartition": lambda path, s3: merge_shuffle(
         path, by="subpartition", policy=ALL, storage_options=s3.options
     ),
@@ -186,7 +188,7 @@ def test_what_adds_and_takes_nothing_away_needs_no_deletion(s3):
     options = {"storage_options": s3.options}
     assert write(path, s3, 30).version == 5
     assert delete_rows(path, {"k": [1, 2]}, **options).num_rows == 2
-    merge_shuffle(path, policy=ALL, **options)
+    merge_shuffle(path, policy=ALL, by="map_output", **options)
     assert tag_shuffle(path, "new", **options).name == "new"
     assert untag_shuffle(path, "kept", **options)
     with consume(path, consumer="a", **options) as consumption:

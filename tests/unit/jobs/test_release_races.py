@@ -114,7 +114,7 @@ def test_a_merge_of_what_was_consumed_leaves_room(tmp_path):
     assert take(tmp_path, "a") == [1]
     write(tmp_path, 2, **bounded)
     assert take(tmp_path, "a") == [2]
-    assert merge_shuffle(tmp_path).version > 2
+    assert merge_shuffle(tmp_path, by="map_output").version > 2
     with pytest.raises(RequestTimeoutError, match="nothing new"):
         take(tmp_path, "a")
     there = unconsumed(open_storage(tmp_path))
@@ -128,7 +128,7 @@ def test_a_merge_counts_only_what_is_unconsumed(tmp_path):
         write(tmp_path, value, result_type="PIPELINED")
     ConsumerRegistry(open_storage(tmp_path)).advance("a", 3)
     last = open_shuffle(tmp_path).snapshot.newest.num_bytes
-    merge_shuffle(tmp_path)
+    merge_shuffle(tmp_path, by="map_output")
     there = unconsumed(open_storage(tmp_path))
     assert (there.num_versions, there.num_bytes) == (1, last)
 

@@ -90,7 +90,7 @@ def test_a_collection_of_a_copy_removes_nothing_that_the_original_reads(original
     if how == "gc":
         append(copy, None, 9, mode="overwrite")
     elif how == "merge":
-        merge_shuffle(copy, policy=MergePolicy(rewrite="always"))
+        merge_shuffle(copy, policy=MergePolicy(rewrite="always"), by="map_output")
     elif how == "delete":
         delete_rows(copy, {"k": [0, 1, 2, 3]})
     else:
@@ -129,7 +129,7 @@ def test_a_copy_that_is_told_so_leaves_the_roots_to_the_original(original, copy,
     assert "of its own" in str(told)
     before = files_below(disk)
     append(copy, disk, 4)
-    merge_shuffle(copy, policy=MergePolicy(rewrite="always"))
+    merge_shuffle(copy, policy=MergePolicy(rewrite="always"), by="map_output")
     report = collect_garbage(copy, retention=NOW)
     assert holds(report) == []
     assert files_below(disk) == before, "its own file there has gone"
@@ -480,7 +480,7 @@ def test_a_receipt_knows_the_disk_whose_files_it_names(original, disk, lists_are
         relocate_shuffle(path, "copied")
     receipt = delete_rows(path, {"k": [2]}, options=PLAIN)
     append(path, None, 9)
-    merge_shuffle(path, policy=MergePolicy(rewrite="always"), options=PLAIN)
+    merge_shuffle(path, policy=MergePolicy(rewrite="always"), options=PLAIN, by="map_output")
     for list_ in path.rglob(ROOT_LIST_NAME):
         list_.unlink()
     assert not erasure_status(path, receipt).is_gone

@@ -112,7 +112,7 @@ def test_what_was_merged_after_it_was_read_goes_once_it_is_consumed(tmp_path, mo
         write(tmp_path, value, result_type="PIPELINED")
     with consume(tmp_path, consumer="a") as consumption:
         assert rows(consumption.shuffle) == list(range(12))
-        merge_shuffle(tmp_path, options=FAST)
+        merge_shuffle(tmp_path, options=FAST, by="map_output")
         if more:
             write(tmp_path, 12)
     collect_garbage(tmp_path, retention=NONE)
@@ -130,7 +130,7 @@ def test_what_was_merged_stays_until_all_of_it_is_consumed(tmp_path):
         write(tmp_path, value, result_type="PIPELINED")
     with consume(tmp_path, consumer="a"):
         write(tmp_path, 3)
-        merge_shuffle(tmp_path, options=FAST)
+        merge_shuffle(tmp_path, options=FAST, by="map_output")
     collect_garbage(tmp_path, retention=NONE)
     assert rows(open_shuffle(tmp_path)) == [0, 1, 2, 3], "in one file with what is not consumed"
     assert take(tmp_path, "a") == [3]
@@ -145,16 +145,16 @@ def test_the_log_has_the_totals_of_what_a_release_left(tmp_path, before):
     for value in range(4):
         write(tmp_path, value, result_type="PIPELINED")
     if before == "merge":
-        merge_shuffle(tmp_path, policy=MergePolicy(rewrite="always"), options=FAST)
+        merge_shuffle(tmp_path, policy=MergePolicy(rewrite="always"), options=FAST, by="map_output")
         for value in range(5, 8):
             write(tmp_path, value)
     if before == "deletion":
         delete_rows(tmp_path, {"k": [3]}, options=FAST)
     if before == "expiry":
-        merge_shuffle(tmp_path, policy=MergePolicy(rewrite="always"), options=FAST)
+        merge_shuffle(tmp_path, policy=MergePolicy(rewrite="always"), options=FAST, by="map_output")
         write(tmp_path, 5)
         collect_garbage(tmp_path, retention=NONE)
-        merge_shuffle(tmp_path, policy=MergePolicy(rewrite="always"), options=FAST)
+        merge_shuffle(tmp_path, policy=MergePolicy(rewrite="always"), options=FAST, by="map_output")
         write(tmp_path, 6)
     through = int(open_shuffle(tmp_path)._snapshot.map_outputs.last_versions.min())
     DueRelease("a test", through=through).carry_out(open_storage(tmp_path), sync=False)
@@ -253,7 +253,7 @@ def test_a_merge_makes_no_room_in_a_bounded_result(tmp_path, retention):
     write(tmp_path, 6, mode="overwrite", **BOUNDED)
     for value in (7, 8):
         write(tmp_path, value, **BOUNDED)
-        merge_shuffle(tmp_path, options=FAST)
+        merge_shuffle(tmp_path, options=FAST, by="map_output")
         collect_garbage(tmp_path, retention=retention)
     with pytest.raises(BackPressureTimeoutError, match="3 versions of"):
         write(tmp_path, 9, **BOUNDED)
@@ -476,7 +476,7 @@ def test_what_was_merged_goes_where_no_consumer_is_to_come(tmp_path, how):
     write(tmp_path, 2, result_type=kind, **how)
     if how:
         assert take(tmp_path, "a") == [1, 2]
-    merge_shuffle(tmp_path, options=FAST)
+    merge_shuffle(tmp_path, options=FAST, by="map_output")
     collect_garbage(tmp_path, retention=NONE)
     assert data_files(tmp_path) == (0 if how else 1)
 

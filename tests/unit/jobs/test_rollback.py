@@ -73,12 +73,12 @@ def test_what_came_after_stays_readable_and_can_be_rolled_back_to(path):
 
 
 def test_to_a_merged_version_and_over_one(path):
-    merge_shuffle(path, policy=MergePolicy(rewrite="always"), options=FAST)
+    merge_shuffle(path, policy=MergePolicy(rewrite="always"), options=FAST, by="map_output")
     append(path, 30)
     rollback_shuffle(path, 4)
     assert values(path) == values(path, 3)
     rollback_shuffle(path, 2)
-    merge_shuffle(path, policy=MergePolicy(rewrite="always"), options=FAST)
+    merge_shuffle(path, policy=MergePolicy(rewrite="always"), options=FAST, by="map_output")
     append(path, 40)
     assert sorted(values(path)) == [0, 1, 2, 3, 10, 11, 12, 13, 40, 41, 42, 43]
     rollback_shuffle(path, 7)

@@ -93,7 +93,7 @@ def test_collected_checkpointed_and_merged_it_is_the_same(path):
     for _ in range(CHECKPOINT_INTERVAL):
         append(path, {"k": pa.array([], pa.int64())}, KEEPS)
     assert rows(path) == expected
-    merge_shuffle(path, policy=MergePolicy(rewrite="never"), options=KEEPS)
+    merge_shuffle(path, policy=MergePolicy(rewrite="never"), options=KEEPS, by="map_output")
     collect_garbage(path, retention=timedelta(0))
     assert rows(path) == expected
     (output,) = open_shuffle(path).map_outputs
@@ -213,7 +213,7 @@ def test_runs_of_sort_keys_of_different_types_are_merged_in_order(tmp_path, orde
     # Rows of equal keys in the order of writing: by append.
     same = a[1:] == a[:-1]
     assert (np.diff(before["i"].to_numpy())[same] >= 0).all()
-    merge_shuffle(tmp_path, policy=MergePolicy(rewrite="always"), options=KEEPS)
+    merge_shuffle(tmp_path, policy=MergePolicy(rewrite="always"), options=KEEPS, by="map_output")
     assert open_shuffle(tmp_path).read(columns=["a", "i"]).read_all().equals(before)
 
 
@@ -263,7 +263,7 @@ def test_a_merge_of_files_with_other_columns_has_one_schema(tmp_path, rewrite, c
     append(tmp_path, {"s": v.cast(pa.string()), "v": v}, options, **how)
     append(tmp_path, {"v": v, "s": v.cast(pa.string())}, options, **how)
     before = open_shuffle(tmp_path).read(with_subpartition=True).read_all()
-    merge_shuffle(tmp_path, policy=MergePolicy(rewrite=rewrite), options=KEEPS)
+    merge_shuffle(tmp_path, policy=MergePolicy(rewrite=rewrite), options=KEEPS, by="map_output")
     shuffle = open_shuffle(tmp_path)
     assert shuffle.read(with_subpartition=True).read_all().equals(before)
     shuffle.verify()
@@ -402,7 +402,7 @@ def test_a_large_region_that_is_written_in_small_parts_has_no_smaller_chunks(
         options=small_chunks,
     )
     policy = MergePolicy(rewrite=rewrite, min_regions=2)
-    merge_shuffle(tmp_path, policy=policy, options=small_chunks)
+    merge_shuffle(tmp_path, policy=policy, options=small_chunks, by="map_output")
     assert open_shuffle(tmp_path).num_rows == len(keys) + 1
     assert num_chunks(tmp_path) <= 2.2 * before  # a part ends where its last chunk does
 

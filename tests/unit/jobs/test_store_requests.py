@@ -5,6 +5,7 @@ import time
 import uuid
 from collections import Counter
 from datetime import timedelta
+from functools import partial
 from urllib.parse import unquote
 
 import pytest
@@ -78,7 +79,7 @@ OPERATIONS = {
     # Listings of the log, its segments and of what expired; reads of its files; puts.
     "append": (lambda storage: write(storage, 50, options=PIPELINED), 2, 2, 1),
     "open": (open_shuffle, 2, 5, 0),
-    "merge": (merge_shuffle, 4, 11, 1),
+    "merge": (partial(merge_shuffle, by="map_output"), 4, 11, 1),
     "alter": (alter, 2, 2, 1),
     "release": (release, 2, 5, 1),
     # It looks for overdue rows first.
@@ -277,7 +278,7 @@ class TestHierarchicalNamespace:
     def dead_jobs(self, storage, count):
         for start in range(count):
             write(storage, start)
-        merge_shuffle(storage)
+        merge_shuffle(storage, by="map_output")
         assert collect_garbage(storage, retention=NONE).num_files == 2 * count
         assert len(storage.list("map_outputs")) == count + 1, "their directories stay"
 

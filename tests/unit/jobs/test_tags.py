@@ -53,7 +53,7 @@ def test_a_tagged_version_is_read_by_number_and_name_after_it_expired(path):
     before = open_shuffle(path, 2)
     rows = before.read().read_all()
     assert tag_shuffle(path, "v-2", 2) == TaggedVersion("v-2", 2)
-    merge_shuffle(path, policy=MergePolicy(rewrite="always"), options=FAST)
+    merge_shuffle(path, policy=MergePolicy(rewrite="always"), options=FAST, by="map_output")
     collect(path)
     for name in (2, "v-2"):
         tagged = open_shuffle(path, name)

@@ -49,7 +49,7 @@ def path(tmp_path):
     """Versions 1 and 2 appended, 3 a merge, 4 a fence, 5 and 6 appended."""
     for start in (0, 10):
         add(tmp_path, start)
-    merge_shuffle(tmp_path, options=FAST)
+    merge_shuffle(tmp_path, options=FAST, by="map_output")
     fence(log_of(tmp_path), "lost")
     for start in (50, 60):
         add(tmp_path, start)

@@ -65,7 +65,7 @@ def test_each_commit_is_logged(tmp_path, caplog):
     caplog.set_level("INFO", "arrow_shuffle")
     for _ in range(2):
         write_tasks(tmp_path / "s", [[numbered([0, 1, 1])]], 2, mode="append")
-    merge_shuffle(tmp_path / "s", policy=MergePolicy(rewrite="always"))
+    merge_shuffle(tmp_path / "s", policy=MergePolicy(rewrite="always"), by="map_output")
     found = [record.getMessage().rpartition(" rows in ")[0] for record in caplog.records]
     assert found == [
         f"{tmp_path}/s: overwrite is number 1 of the log: 3",
@@ -535,7 +535,7 @@ def append_row(place):
 
 
 def merge(place):
-    merge_shuffle(place, policy=MergePolicy(rewrite="always"))
+    merge_shuffle(place, policy=MergePolicy(rewrite="always"), by="map_output")
 
 
 @guarantee("unanswered put")

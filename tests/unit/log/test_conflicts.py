@@ -75,7 +75,7 @@ DO = {
     "append": lambda path, **how: write(path, "append", **how),
     "overwrite": lambda path, **how: write(path, "overwrite", n=OTHER_N, **how),
     "merge": lambda path, expected=None: merge_shuffle(
-        path, policy=ALL, options=FAST, expected_version=expected
+        path, policy=ALL, options=FAST, expected_version=expected, by="map_output"
     ),
     "delete": delete,
     # To the version of another shape.
@@ -136,7 +136,7 @@ def test_an_expected_version_is_checked_when_the_job_begins(path, operation, mon
 
 def test_an_expected_version_that_has_expired_is_refused(path):
     write(path, "append")
-    merge_shuffle(path, policy=ALL, options=FAST)
+    merge_shuffle(path, policy=ALL, options=FAST, by="map_output")
     collect_garbage(path, retention=timedelta(0))
     with pytest.raises(CommitConflictError, match="version 5 has expired, the oldest is 6"):
         write(path, "append", expected=5)
@@ -144,14 +144,14 @@ def test_an_expected_version_that_has_expired_is_refused(path):
 
 
 def test_a_merge_after_the_expected_version_does_not_count(path):
-    merge_shuffle(path, policy=ALL, options=FAST)
+    merge_shuffle(path, policy=ALL, options=FAST, by="map_output")
     write(path, "append", expected=NEWEST)
     assert len(values(path)) == 8
 
 
 def test_a_number_that_is_no_version_is_not_there(path):
     tag_shuffle(path, "first", 1)  # number 5
-    merge_shuffle(path, policy=ALL, options=FAST)
+    merge_shuffle(path, policy=ALL, options=FAST, by="map_output")
     with pytest.raises(CommitConflictError, match="version 5 is not there, the newest is 6"):
         write(path, "append", expected=5)
 
@@ -175,7 +175,7 @@ def test_a_merge_of_what_was_rolled_back_to_is_a_conflict(path):
         pytest.raises(CommitConflictError, match="rolled back"),
         instead_of_first_entry(lambda put, _: (rollback_shuffle(path, NEWEST), put())),
     ):
-        merge_shuffle(path, policy=ALL, options=FAST)
+        merge_shuffle(path, policy=ALL, options=FAST, by="map_output")
     assert values(path) == values(path, NEWEST)
 
 

@@ -118,7 +118,7 @@ def test_opening_gives_no_row_of_a_late_append(tmp_path):
 
 @guarantee("freed numbers")
 def test_opening_gives_no_late_merge(tmp_path):
-    writer = lambda: merge_shuffle(tmp_path, options=FAST)  # noqa: E731
+    writer = lambda: merge_shuffle(tmp_path, options=FAST, by="map_output")  # noqa: E731
     assert late(tmp_path, writer, lambda: rows(open_shuffle(tmp_path))) == ALL
     assert rows(open_shuffle(tmp_path)) == ALL
 
@@ -148,7 +148,7 @@ def test_a_span_has_no_late_merge(tmp_path):
             changes_of(log_of(tmp_path), VersionSpan(0, 2, 10))
         return True
 
-    assert late(tmp_path, lambda: merge_shuffle(tmp_path, options=FAST), read)
+    assert late(tmp_path, lambda: merge_shuffle(tmp_path, options=FAST, by="map_output"), read)
 
 
 def test_how_jobs_ended_is_not_said_by_a_late_entry(tmp_path):

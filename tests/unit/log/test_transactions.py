@@ -150,7 +150,7 @@ def test_what_was_committed_is_known_when_its_version_has_expired(tmp_path):
         job, statuses = prepared(tmp_path, start, "overwrite")
         commit_job(job, statuses, mode="overwrite")
         collect_garbage(tmp_path, retention=timedelta(0))
-    merge_shuffle(tmp_path, options=FAST)
+    merge_shuffle(tmp_path, options=FAST, by="map_output")
     rows = values(tmp_path)
     there = files_below(tmp_path)
     again = commit(tmp_path, 4, start=50)
@@ -163,7 +163,7 @@ def test_what_was_committed_is_known_when_its_version_has_expired(tmp_path):
 def test_a_merge_is_no_commit_of_the_transaction_it_merges(tmp_path):
     commit(tmp_path, 0)
     commit(tmp_path, 1)
-    merged = merge_shuffle(tmp_path, options=FAST)
+    merged = merge_shuffle(tmp_path, options=FAST, by="map_output")
     assert log_of(tmp_path).entry(merged.version).transaction is None
     log_of(tmp_path).put_checkpoint(log_of(tmp_path).view().last, merged.version)
     assert commit(tmp_path, 1).version == 2

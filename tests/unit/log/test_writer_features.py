@@ -40,7 +40,7 @@ def test_what_only_newer_releases_may_write_is_read_and_written_no_more(tmp_path
     for act in (
         lambda: write(tmp_path, 4),
         lambda: write(tmp_path, 4, mode="overwrite"),
-        lambda: merge_shuffle(tmp_path),
+        lambda: merge_shuffle(tmp_path, by="map_output"),
         lambda: delete_rows(tmp_path, {"k": [2]}),
         lambda: rollback_shuffle(tmp_path, 2),
         lambda: tag_shuffle(tmp_path, "two", 2),
@@ -59,7 +59,7 @@ def test_what_only_newer_releases_may_write_is_read_and_written_no_more(tmp_path
     [
         lambda path: delete_rows(path, {"id": [2]}),
         lambda path: delete_rows(path, {"id": [2]}, erase=False),
-        merge_shuffle,
+        lambda path: merge_shuffle(path, by="map_output"),
         lambda path: merge_shuffle(path, by="subpartition"),
     ],
 )

@@ -41,7 +41,7 @@ def path(request, tmp_path_factory):
         gone = batch_of(1).select(["k", "t"]).slice(0, 40)
         delete_rows(path, gone, erase=False)
     if request.param == "merged":
-        merge_shuffle(path)
+        merge_shuffle(path, by="map_output")
     return path
 
 

@@ -87,7 +87,7 @@ def test_deletions_and_merges_log_no_more_than_was(tmp_path, statistics, layout)
     before = logged(path), indexed(path)
     delete_rows(path, {"k": [5, ROWS + 7]})
     assert (logged(path), indexed(path)) == before
-    merge_shuffle(path, policy=MergePolicy(rewrite="always"), **layout)
+    merge_shuffle(path, policy=MergePolicy(rewrite="always"), **{"by": "map_output", **layout})
     assert (logged(path), indexed(path)) == before
     assert open_shuffle(path).lookup({"k": [5, 6, ROWS + 7]}).read_all()["k"].to_pylist() == [6]
 
@@ -109,7 +109,7 @@ def test_where_one_append_logs_its_keys_those_of_others_are_not_logged(tmp_path,
     if layout is None:
         delete_rows(path, {"k": [5]})
     else:
-        merge_shuffle(path, policy=MergePolicy(rewrite="always"), **layout)
+        merge_shuffle(path, policy=MergePolicy(rewrite="always"), **{"by": "map_output", **layout})
     bounds = open_shuffle(path).snapshot.map_outputs.bounds().get(ids["k"], pa.array([]))
     assert {*bounds.to_pylist()} <= {*before}
 

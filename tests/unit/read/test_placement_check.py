@@ -180,11 +180,11 @@ def mixed(path):
 def test_a_merge_marks_what_is_made_of_marked_files_alone(tmp_path, rewrite):
     mixed(tmp_path)
     policy = MergePolicy(rewrite=rewrite)
-    merge_shuffle(tmp_path, policy=policy, options=OPTIONS)
+    merge_shuffle(tmp_path, policy=policy, options=OPTIONS, by="map_output")
     assert placed(tmp_path) == [False]
     write(tmp_path / "all")
     write(tmp_path / "all")
-    merge_shuffle(tmp_path / "all", policy=policy, options=OPTIONS)
+    merge_shuffle(tmp_path / "all", policy=policy, options=OPTIONS, by="map_output")
     assert placed(tmp_path / "all") == [True]
     assert values(open_shuffle(tmp_path).lookup({"v": [7]})) == [7, 7, 7, 7]
 

@@ -183,7 +183,7 @@ def merged(tmp_path, rewrite):
             [rows], path, num_subpartitions=N, keys="k", mode="append",
             options=replace(OPTIONS, statistics=statistics),
         )  # fmt: skip
-    merge_shuffle(path, policy=MergePolicy(rewrite=rewrite), options=OPTIONS)
+    merge_shuffle(path, policy=MergePolicy(rewrite=rewrite), options=OPTIONS, by="map_output")
     return open_shuffle(path)
 
 

@@ -412,7 +412,9 @@ def test_a_task_uploads_nothing_with_credentials_that_have_ended(s3, session):
 
 
 CHANGES = {
-    "merge": lambda path: merge_shuffle(path, policy=MergePolicy(rewrite="always")),
+    "merge": lambda path: merge_shuffle(
+        path, policy=MergePolicy(rewrite="always"), by="map_output"
+    ),
     "deletion": lambda path: delete_rows(path, {"k": [1]}),
 }
 

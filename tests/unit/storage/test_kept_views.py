@@ -54,7 +54,7 @@ def test_buffers_that_were_written_are_not_used_again(tmp_path, monkeypatch, cod
         )  # fmt: skip
         batches = [numbered([i % N for i in range(1_000)], turn) for _ in range(12)]
         commit_job(job, [run_map_task(job, 0, 0, batches)], mode="append")
-    merge_shuffle(tmp_path, policy=MergePolicy(rewrite="always"), options=options)
+    merge_shuffle(tmp_path, policy=MergePolicy(rewrite="always"), options=options, by="map_output")
     assert len(checked) == 6, "data and index, three times"
     assert max(checked) > 50
 

@@ -518,7 +518,7 @@ def test_a_write_whose_links_lose_their_answers_is_committed(tmp_path, monkeypat
     table = pa.table({"k": [1, 2]})
     for _ in range(2):
         write_shuffle(table, path, keys="k", num_subpartitions=2, mode="append", options=FAST)
-    merge_shuffle(path, policy=MergePolicy(rewrite="always"), options=FAST)
+    merge_shuffle(path, policy=MergePolicy(rewrite="always"), options=FAST, by="map_output")
     assert open_shuffle(path).verify().num_rows == 4
     assert not [name for name in files_below(tmp_path) if ".tmp-" in name]
     assert lost

@@ -1,5 +1,7 @@
 """Wherever a path is taken, what looks like a URI and is none of ours makes no local directory."""
 
+from functools import partial
+
 import pyarrow as pa
 import pytest
 
@@ -24,7 +26,7 @@ FUNCTIONS = {
     "write_shuffle": write,
     "open_shuffle": arrow_format.open_shuffle,
     "open_shuffle_changes": lambda path: arrow_format.open_shuffle_changes(path, 0),
-    "merge_shuffle": arrow_format.merge_shuffle,
+    "merge_shuffle": partial(arrow_format.merge_shuffle, by="map_output"),
     "collect_garbage": arrow_format.collect_garbage,
     "flush_pending": arrow_format.flush_pending,
     "consume": lambda path: arrow_shuffle.consume(path, consumer="c"),

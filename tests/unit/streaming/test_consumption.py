@@ -55,7 +55,7 @@ def test_nothing_new_is_an_empty_result_where_that_is_allowed(tmp_path, kind):
             assert shuffle.verify().ok
     write(path, 2)
     assert take(path, "a", allow_empty=True) == [2]
-    merge_shuffle(path, policy=MergePolicy(rewrite="always"))
+    merge_shuffle(path, policy=MergePolicy(rewrite="always"), by="map_output")
     assert take(path, "a", allow_empty=True) == []
     write(path, 3)
     assert take(path, "a", allow_empty=True) == [3]
@@ -110,10 +110,10 @@ def test_a_merge_hides_nothing_and_brings_nothing(tmp_path):
     write(path, 1, result_type="PIPELINED")
     take(path, "a")
     write(path, 2)
-    merge_shuffle(path)
+    merge_shuffle(path, by="map_output")
     collect_garbage(path, retention=timedelta(0))
     assert take(path, "a") == [2]
-    merge_shuffle(path)
+    merge_shuffle(path, by="map_output")
     with pytest.raises(RequestTimeoutError):
         take(path, "a")
 

@@ -59,10 +59,10 @@ def test_a_blocking_result_that_was_merged_goes_all_the_same(tmp_path, expires):
         ConsumerRegistry(open_storage(path)).register(name, 0)
     for value in range(4):
         write(path, value, result_type="BLOCKING")
-    merge_shuffle(path, policy=MergePolicy(rewrite="never"))
+    merge_shuffle(path, policy=MergePolicy(rewrite="never"), by="map_output")
     assert take(path, "early") == [0, 1, 2, 3]
     for policy in (MergePolicy(rewrite="always", max_fan_in=2), everything):
-        assert merge_shuffle(path, policy=policy).version is not None
+        assert merge_shuffle(path, policy=policy, by="map_output").version is not None
     if expires:
         collect_garbage(path, retention=timedelta(0))
     assert rows(open_shuffle(path)) == [0, 1, 2, 3], "somebody has it still before them"
@@ -81,7 +81,7 @@ def test_a_blocking_result_that_is_merged_while_it_is_consumed_goes_all_the_same
     write(path, 2)
     with consume(path, consumer="a") as consumption:
         assert rows(consumption.shuffle) == [1, 2]
-        merge_shuffle(path)
+        merge_shuffle(path, by="map_output")
         collect_garbage(path, retention=timedelta(0))
     with pytest.raises(ResultReleasedError):
         open_shuffle(path)

@@ -69,7 +69,7 @@ def test_each_chunk_of_an_input_is_decoded_once_and_once_more_to_compare(
     before = open_shuffle(tmp_path)
     indexes = [path.read_bytes() for path in tmp_path.rglob(f"*{INDEX_SUFFIX}")]
     num_chunks = sum(len(region.chunks) for each in indexes for region in decode_index(each)[1])
-    merge_shuffle(tmp_path, policy=MergePolicy(rewrite="always"), options=FAST)
+    merge_shuffle(tmp_path, policy=MergePolicy(rewrite="always"), options=FAST, by="map_output")
     inputs = {file.data_path for output in before.map_outputs for file in output.files}
     assert num_chunks < sum(path in inputs for path in decoded) <= 2 * num_chunks
 
@@ -94,7 +94,7 @@ def test_files_between_those_with_the_first_and_last_rows_are_read_once(tmp_path
     append_in_order(tmp_path)
     outputs = open_shuffle(tmp_path).map_outputs
     inputs = [file.data_path for output in outputs for file in output.files]
-    merge_shuffle(tmp_path, policy=MergePolicy(rewrite="always"), options=FAST)
+    merge_shuffle(tmp_path, policy=MergePolicy(rewrite="always"), options=FAST, by="map_output")
     assert [decoded.count(path) for path in inputs] == [2, 2, 1, 1, 1, 1, 2, 2]
 
 
@@ -111,7 +111,7 @@ def test_a_mistake_in_any_row_that_is_compared_is_found(tmp_path, monkeypatch, r
 
     monkeypatch.setattr(RegionJoiner, "parts", parts)
     with pytest.raises(CorruptShuffleError, match=r"rows of subpartition 0 differ"):
-        merge_shuffle(tmp_path, policy=MergePolicy(rewrite="always"), options=FAST)
+        merge_shuffle(tmp_path, policy=MergePolicy(rewrite="always"), options=FAST, by="map_output")
 
 
 def test_the_largest_are_left_out_where_all_are_too_large(tmp_path, monkeypatch):
@@ -130,5 +130,5 @@ def test_the_largest_are_left_out_where_all_are_too_large(tmp_path, monkeypatch)
 
     monkeypatch.setattr(merge_check, "compare", compare)
     monkeypatch.setattr(merge_check, "MAX_COMPARED_BYTES", 30_000)
-    merge_shuffle(tmp_path, policy=MergePolicy(rewrite="always"), options=FAST)
+    merge_shuffle(tmp_path, policy=MergePolicy(rewrite="always"), options=FAST, by="map_output")
     assert 0 < len(compared[0]) < 5

@@ -189,13 +189,13 @@ def test_where_to_start(path, start, offset, expected):
 def test_merges_and_fences_are_no_batches(path):
     reader = reader_of(path, maxVersionsPerTrigger=2)
     _, end = run(reader)
-    merge_shuffle(path, options=FAST)
+    merge_shuffle(path, options=FAST, by="map_output")
     fence(path)
     assert reader.latestOffset(end, ReadMaxFiles(2)) == end
     assert reader.latestOffset(end, ALL) == end
     for start in (80, 90):
         add(path, start)
-    merge_shuffle(path, options=FAST)
+    merge_shuffle(path, options=FAST, by="map_output")
     assert run(reader, end)[0] == [[80, 90]]
     assert reader.reportLatestOffset()["version"] == 10
 
@@ -328,7 +328,7 @@ def test_what_expired_unread_is_an_error(path):
 def test_who_has_read_what_was_merged_misses_nothing_when_the_merges_expire(path):
     _, end = run(reader_of(path))
     for policy in (MergePolicy(rewrite="never"), MergePolicy(rewrite="always")):
-        assert merge_shuffle(path, policy=policy).version is not None
+        assert merge_shuffle(path, policy=policy, by="map_output").version is not None
     collect_garbage(path, retention=timedelta(0))
     assert run(reader_of(path), end) == ([], end)
     add(path, 60)
@@ -636,7 +636,7 @@ def test_a_new_consumer_may_begin_with_an_overwrite(path, start):
 def test_an_overwrite_is_noticed_also_where_the_version_that_was_consumed_has_expired(path):
     """Nothing tells its commit id then."""
     consumed_up_to(path, 5)
-    merge_shuffle(path, options=FAST)
+    merge_shuffle(path, options=FAST, by="map_output")
     add(path, 60, mode="overwrite")
     collect_garbage(path, retention=timedelta(0))
     assert log_of(path).view().oldest == 7

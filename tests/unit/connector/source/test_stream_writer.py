@@ -267,7 +267,7 @@ def test_later_batches_are_partitioned_as_what_is_there(tmp_path):
     writer = writer_of(tmp_path, codec="none")
     writer_of(tmp_path, codec="none").commit(write(writer, 0, 10), 0)
     assert values(tmp_path) == [*range(5), *range(10, 20)]
-    merge_shuffle(tmp_path, options=FAST)
+    merge_shuffle(tmp_path, options=FAST, by="map_output")
     run(tmp_path, 0, 50)
     assert open_shuffle(tmp_path).version == 3
 
