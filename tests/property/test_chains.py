@@ -22,7 +22,7 @@ import arrow_shuffle
 from arrow_format.arrays import batches
 from arrow_format.errors import ArithmeticOverflowError, OptionError, SchemaError
 from arrow_format.options import ReadOptions
-from arrow_shuffle import BroadcastPartitioner
+from arrow_shuffle import BroadcastPartitioner, MergePolicy
 from connector.operators.spark_run import frame_of
 from tests.support.exhaustive import examples
 from tests.support.guarantees import guarantee
@@ -37,6 +37,8 @@ OFTEN = ["join", "aggregate", "select", "groups", "subpartitions", "join", "aggr
 NUMBERS = [None, *range(-3, 9)] * 9 + [9]
 SPARK = SessionInProcess()
 MOST_ROWS = 3_000
+LIFE = ["merge", "delete", "rename", "rollback"]
+"""What happens to a shuffle after it was written, and before it is read."""
 
 # A model ------------------------------------------------------------------------------------------
 
@@ -113,7 +115,7 @@ def sizes(subpartition, *readers):
 
 
 def source(draw, path, name, *, broadcast):
-    """Write a shuffle of two map outputs at least, merged or not, sorted or not."""
+    """Write a shuffle of some map outputs, sorted or not, and let it live: see :data:`LIFE`."""
     how = {"partitioner": BroadcastPartitioner()} if broadcast else {"keys": "k"}
     if draw(st.booleans()):
         how["sort_by"] = name
@@ -131,13 +133,40 @@ def source(draw, path, name, *, broadcast):
     shuffle = written(path, tables[0], n=N, **how)
     for table in tables[1:]:
         shuffle.append(table, options=FAST)
-    if draw(st.booleans()):
-        shuffle.merge(options=FAST)
-    shuffle = shuffle.newest()
     rows = pa.concat_tables(tables).to_pylist()
+    for what in draw(st.lists(st.sampled_from(LIFE), max_size=3, unique=True)):
+        rows = lived(draw, shuffle, what, rows, name, broadcast=broadcast)
+    shuffle = shuffle.newest()
     placed = [None if broadcast else shuffle.subpartition_of(k=row["k"]) for row in rows]
     model = tuple(zip(placed, rows, strict=True))
     return Asked(shuffle, tuple(shuffle.schema.names), model, is_broadcast=broadcast)
+
+
+def lived(draw, shuffle, what, rows, name, *, broadcast):
+    """Let something happen to a shuffle; return its rows after that."""
+    if what == "merge":
+        by = draw(st.sampled_from(["map_output", "subpartition"]))
+        shuffle.merge(by, policy=MergePolicy(rewrite="auto"), options=FAST)
+    elif what == "delete" and not broadcast:
+        keys = draw(st.lists(st.sampled_from(KEYS), min_size=1, max_size=2))
+        wanted = set(map(same, keys))
+        given = {"k": pa.array(keys, pa.float64(), from_pandas=False)}
+        shuffle.delete(given, erase=draw(st.booleans()), options=FAST)
+        return [row for row in rows if same(row["k"]) not in wanted]
+    elif what == "rename":
+        shuffle.rename_columns({f"{name}t": f"{name}u"})
+        return [{other_name(key, name): row[key] for key in row} for row in rows]
+    elif what == "rollback":
+        before = shuffle.newest().version
+        schema = shuffle.newest().schema
+        columns = {field.name: pa.nulls(5, field.type) for field in schema}
+        shuffle.append(pa.table(columns, schema=schema), options=FAST)
+        shuffle.rollback(before)
+    return rows
+
+
+def other_name(column, name):
+    return f"{name}u" if column == f"{name}t" else column
 
 
 def selected(draw, given):
