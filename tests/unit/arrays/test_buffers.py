@@ -115,7 +115,7 @@ for order in ({"keys": "k"}, {"keys": ["s"], "sort_by": "k"}):
     name = f"{path}/{len(order)}"
     for mode in ("errorifexists", "append"):
         write_shuffle(table, name, num_subpartitions=9, mode=mode, **order)
-    merge_shuffle(name)
+    merge_shuffle(name, by="map_output")
     shuffle = open_shuffle(name)
     assert shuffle.read().read_all().num_rows == 10_000
     assert sum(shuffle.subpartition(i).read_all().num_rows for i in range(9)) == 10_000
