@@ -13,6 +13,7 @@ from arrow_format.arrays.column_ids import give_ids
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.target import open_target
+from arrow_format.jobs.write import write_shuffle
 from arrow_format.keys.partitioner import ColumnPartitioner
 from arrow_format.log.delta import Delta
 from arrow_format.log.entry import LogEntry
@@ -31,11 +32,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    from arrow_format.ingest.source import Given
     from arrow_format.jobs.job import ShuffleJob
     from arrow_format.jobs.receipt import ShuffleReceipt
     from arrow_format.keys.partitioner import Partitioner
     from arrow_format.model import MapStatus, PartitionedFile, Transaction
-    from arrow_format.storage.open import Storage
+    from arrow_format.read.shuffle import Shuffle
+    from arrow_format.storage.open import Place, Storage
 
 FAST = WriteOptions(sync=False)
 """Default options without fsync: tests on other subjects need no durability."""
@@ -151,6 +154,21 @@ def write_tasks(
     open_target(job, mode)
     statuses = [run_map_task(job, i, 0, batches) for i, batches in enumerate(tasks)]
     return commit_job(job, statuses, mode=mode, transaction=transaction)
+
+
+def write_rows(
+    path: Place, rows: Given, keys: str | Sequence[str] | None = None, *, n: int = N, **how: Any
+) -> ShuffleReceipt:
+    """Write rows as one map output, by keys or by what else is said."""
+    return write_shuffle(rows, path, keys=keys, num_subpartitions=n, **{"options": FAST, **how})
+
+
+def shuffle_of(
+    path: Place, rows: Given, keys: str | Sequence[str] | None = None, *, n: int = N, **how: Any
+) -> Shuffle:
+    """Write rows as :func:`write_rows` does, and open the shuffle."""
+    write_rows(path, rows, keys, n=n, **how)
+    return open_shuffle(path)
 
 
 def root_numbers(files: Iterable[PartitionedFile], *dirs: Path | str) -> list[int]:

@@ -25,7 +25,7 @@ from arrow_format.arrays.stored_types import data_schema
 from arrow_format.arrays.types_for_spark import rows_for_spark, schema_for_spark
 from connector.spark_types import spark_schema_of
 from tests.support.guarantees import guarantee
-from tests.support.small_shuffles import FAST
+from tests.support.small_shuffles import FAST, shuffle_of, write_rows
 from tests.support.tables import tables
 
 US, NS = pa.timestamp("us"), pa.timestamp("ns")
@@ -156,11 +156,9 @@ def test_a_value_that_would_change_is_refused_by_name(array, tmp_path):
     table = pa.table({"k": range(len(array)), "c": array})
     message = r"column 'c' of type .* has a value that does not fit into .*for_spark=False"
     with pytest.raises(SchemaError, match=message):
-        write_shuffle(table, tmp_path / "s", keys="k", num_subpartitions=2, options=FAST)
+        write_rows(tmp_path / "s", table, "k", n=2)
     assert not (tmp_path / "s").exists()
-    write_shuffle(
-        table, tmp_path / "s", keys="k", num_subpartitions=1, for_spark=False, options=FAST
-    )
+    write_rows(tmp_path / "s", table, "k", n=1, for_spark=False)
     assert open_shuffle(tmp_path / "s").read().read_all()["c"].combine_chunks().equals(array)
 
 
@@ -221,8 +219,7 @@ def frame() -> pd.DataFrame:
 
 
 def test_a_frame_of_pandas_is_one_that_spark_reads(tmp_path):
-    write_shuffle(frame(), tmp_path / "s", keys="k", num_subpartitions=3, options=FAST)
-    shuffle = open_shuffle(tmp_path / "s")
+    shuffle = shuffle_of(tmp_path / "s", frame(), "k", n=3)
     types = dict(zip(shuffle.schema.names, shuffle.schema.types, strict=True))
     assert types == {"k": pa.int16(), "t": US, "d": pa.duration("us"), "c": pa.string()}
     found = shuffle.read().read_all().sort_by("k").to_pylist()
@@ -239,8 +236,7 @@ def test_a_frame_of_polars_is_one_that_spark_reads(tmp_path):
         },
         schema={"k": pl.UInt32, "n": pl.UInt64, "t": pl.Datetime("ns", "UTC"), "o": pl.Time},
     )
-    write_shuffle(given_, tmp_path / "s", keys=["k", "n"], num_subpartitions=1, options=FAST)
-    shuffle = open_shuffle(tmp_path / "s")
+    shuffle = shuffle_of(tmp_path / "s", given_, ["k", "n"], n=1)
     assert shuffle.schema.types == [
         pa.int64(), pa.decimal128(20, 0), pa.timestamp("us", "UTC"), pa.time64("ns"),
     ]  # fmt: skip
@@ -271,21 +267,16 @@ def test_an_append_keeps_to_types_that_spark_lacks(tmp_path):
 def test_bounds_of_ranges_are_in_the_types_that_are_stored(tmp_path):
     rows = frame().dropna()
     for column in ("k", "t", "d"):
-        write_shuffle(
-            pa.table(rows), tmp_path / column, partitioner=RangePartitioner(column),
-            num_subpartitions=2, options=FAST,
-        )  # fmt: skip
-        shuffle = open_shuffle(tmp_path / column)
+        shuffle = shuffle_of(
+            tmp_path / column, pa.table(rows), n=2, partitioner=RangePartitioner(column)
+        )
         assert shuffle.subpartition_rows.to_pylist() == [1, 1]
         assert shuffle.partitioner.bounds.schema.field(0).type == shuffle.schema.field(column).type
 
 
 def test_a_column_of_subpartitions_stays_an_integer(tmp_path):
     table = pa.table({"p": pa.array([2, 0], pa.uint64()), "u": pa.array([1, 2], pa.uint64())})
-    write_shuffle(
-        table, tmp_path / "s", partitioner=ColumnPartitioner("p"), num_subpartitions=3, options=FAST
-    )
-    shuffle = open_shuffle(tmp_path / "s")
+    shuffle = shuffle_of(tmp_path / "s", table, n=3, partitioner=ColumnPartitioner("p"))
     assert shuffle.schema.types == [pa.int64(), pa.decimal128(20, 0)]
     assert shuffle.subpartition(2).read_all()["u"].to_pylist() == [1]
 

@@ -26,7 +26,8 @@ from arrow_format.integrations.dataset import ShuffleDataset
 from arrow_format.integrations.polars_source import lazy_frame
 from arrow_format.integrations.pushdown import FIRST_ROWS, small_at_first
 from arrow_shuffle import WriteOptions, open_shuffle, write_shuffle
-from tests.support.small_shuffles import FAST, numbered, write_tasks
+from tests.support.operations import written
+from tests.support.small_shuffles import numbered, write_rows, write_tasks
 
 N = 8
 IDS = [[5, 1, 1, 7, 5], [1, 0, 5], [], [7, 7, 0, 1]]
@@ -75,7 +76,7 @@ def test_consumers_of_streams_still_take_it_as_one(shuffle, tmp_path):
     assert duckdb.sql("SELECT * FROM shuffle").fetchall() == list(
         zip(*expected.to_pydict().values(), strict=True)
     )
-    write_shuffle(shuffle, tmp_path / "y", keys="p", num_subpartitions=2, options=FAST)
+    write_rows(tmp_path / "y", shuffle, "p", n=2)
     assert open_shuffle(tmp_path / "y").num_rows == expected.num_rows
 
 
@@ -206,8 +207,7 @@ def test_polars_sorts_groups_and_joins(shuffle, engine):
 
 def test_the_first_batches_for_polars_and_pyarrow_are_small(tmp_path):
     rows = pa.table({"k": pa.array(np.arange(40_000) % 2), "v": np.arange(40_000)})
-    write_shuffle(rows, tmp_path / "x", keys="k", num_subpartitions=1, options=FAST)
-    shuffle = open_shuffle(tmp_path / "x")
+    shuffle = written(tmp_path / "x", rows, "k", n=1)
     first = next(shuffle.to_dataset().to_batches())
     assert first.num_rows == FIRST_ROWS < next(iter(shuffle.read())).num_rows
     assert shuffle.to_polars().collect()["v"].sum() == sum(range(40_000))
@@ -333,8 +333,7 @@ def test_nothing_takes_a_dataset_for_an_empty_one(shuffle, use):
 def test_an_ordered_dataset_and_frame_have_the_order_of_the_read(tmp_path):
     rows = pa.table({"p": pa.array(np.arange(300_000) % 3, pa.int32()), "v": np.arange(300_000)})
     small = WriteOptions(sync=False, sort_buffer_bytes=1 << 20)
-    write_shuffle(rows, tmp_path / "x", keys="p", num_subpartitions=5, options=small)
-    shuffle = open_shuffle(tmp_path / "x")
+    shuffle = written(tmp_path / "x", rows, "p", n=5, options=small)
     whole = shuffle.to_table()
     assert shuffle.to_dataset(ordered=True).to_table().equals(whole)
     again = pickle.loads(pickle.dumps(shuffle.to_dataset(ordered=True))).filter(pc.field("v") > 5)
@@ -350,11 +349,9 @@ def test_an_ordered_dataset_and_frame_have_the_order_of_the_read(tmp_path):
 
 def test_as_html(tmp_path):
     columns = {"<k>": pa.array([1, 1, 2], pa.int64()), "v": ["a", "b", "c"]}
-    write_shuffle(
-        pa.table(columns), tmp_path / "<x>", keys="<k>", num_subpartitions=4,
-        sort_by=[("v", "descending")], options=FAST,
-    )  # fmt: skip
-    shuffle = open_shuffle(tmp_path / "<x>")
+    shuffle = written(
+        tmp_path / "<x>", pa.table(columns), "<k>", n=4, sort_by=[("v", "descending")]
+    )
     html = shuffle._repr_html_()
     assert "/&lt;x&gt;</td>" in html
     assert "<th>version</th><td>1</td>" in html
@@ -371,7 +368,7 @@ def test_as_html(tmp_path):
 def test_columns_by_position_are_left_to_pyarrow(tmp_path):
     """No form is known in which PyArrow writes them."""
     rows = pa.table({"k": [1, 2, 3], "v": [4, 5, 6]})
-    write_shuffle(rows, tmp_path / "s", keys="k", num_subpartitions=1, options=FAST)
+    write_rows(tmp_path / "s", rows, "k", n=1)
     dataset, plain = open_shuffle(tmp_path / "s").to_dataset(), ds.dataset(rows)
     for how in (
         {"filter": pc.field(0) > 1},

@@ -14,7 +14,6 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql.types import LongType, StructType
 
-from arrow_format import WriteOptions, write_shuffle
 from arrow_format.operators.task_plan import GroupResults
 from connector import ArrowShuffleDataSource, ShuffleMapTask
 from connector.operators.buffered_output import BufferedOutput
@@ -22,6 +21,7 @@ from connector.operators.spark_run import GroupTask
 from connector.source.described import _source
 from connector.source.reader import ShuffleSourceReader
 from connector.source.writer import ShuffleSourceWriter
+from tests.support.small_shuffles import write_rows
 
 SCHEMA = StructType().add("k", LongType())
 LOAD = """
@@ -44,7 +44,7 @@ def travelling(tmp_path_factory):
     path = tmp_path_factory.mktemp("arrival") / "s"
     options = {"path": str(path), "keys": "k", "numSubpartitions": "2"}
     rows = pa.table({"k": [1]})
-    write_shuffle(rows, path, keys="k", num_subpartitions=2, options=WriteOptions(sync=False))
+    write_rows(path, rows, "k", n=2)
     return {
         "task": ShuffleMapTask(path, schema=SCHEMA, keys="k", num_subpartitions=2),
         "group": GroupTask(GroupResults((), len, rows.schema), "a name"),

@@ -12,13 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arrow_format import write_shuffle
 from arrow_format.filters.expression import TRUE, as_sql
 from arrow_format.filters.filter import bind_filter
 from arrow_format.filters.from_polars import filters_of
-from arrow_shuffle import open_shuffle
 from tests.support.exhaustive import examples
-from tests.support.small_shuffles import FAST
+from tests.support.operations import written
 
 UTC = dt.UTC
 BIG = 1 << 53
@@ -144,8 +142,7 @@ def test_a_predicate_of_any_depth():
 @pytest.fixture(scope="module")
 def shuffle(tmp_path_factory):
     path = tmp_path_factory.mktemp("polars") / "x"
-    write_shuffle(ROWS, path, keys="i", num_subpartitions=3, options=FAST)
-    return open_shuffle(path)
+    return written(path, ROWS, "i", n=3)
 
 
 VALUES = {

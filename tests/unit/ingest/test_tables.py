@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from arrow_format import OptionError, SchemaError, StorageError, open_shuffle, write_shuffle
+from arrow_format import OptionError, SchemaError, StorageError, open_shuffle
 from arrow_format.ingest.scan import plan_scan
 from arrow_format.ingest.source import table_format
 from arrow_format.ingest.tables import delta_dataset, plan_iceberg
@@ -17,7 +17,7 @@ from tests.support.lake_tables import (
     iceberg_table,
     map_columns,
 )
-from tests.support.small_shuffles import FAST
+from tests.support.small_shuffles import write_rows
 
 ROWS = pa.table({"k": range(100), "text": [f"row {i}" for i in range(100)]})
 
@@ -74,7 +74,7 @@ def test_deletion_vectors_are_refused_by_tasks_and_applied_by_a_scan(delta, tmp_
         OptionError, match=r"version 1: .*deletionVectors.* write_shuffle\(table.scan"
     ):
         delta_dataset(table)
-    write_shuffle(table.scan(), tmp_path / "s", num_subpartitions=4, keys="k", options=FAST)
+    write_rows(tmp_path / "s", table.scan(), "k", n=4)
     left = open_shuffle(tmp_path / "s").to_table()["k"].to_pylist()
     assert sorted(left) == [k for k in range(100) if k not in (3, 50)]
 

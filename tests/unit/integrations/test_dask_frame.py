@@ -8,10 +8,11 @@ import pyarrow as pa
 import pytest
 from pandas.testing import assert_frame_equal
 
-from arrow_format import CorruptShuffleError, OptionError, write_shuffle
+from arrow_format import CorruptShuffleError, OptionError
 from arrow_format.integrations import dask_frame
 from arrow_shuffle import open_shuffle
-from tests.support.small_shuffles import FAST
+from tests.support.operations import written
+from tests.support.small_shuffles import write_rows
 
 TABLE = pa.table(
     {
@@ -32,8 +33,7 @@ def _in_this_thread():
 
 @pytest.fixture
 def shuffle(tmp_path):
-    write_shuffle(TABLE, tmp_path / "s", num_subpartitions=16, keys="k", options=FAST)
-    return open_shuffle(tmp_path / "s")
+    return written(tmp_path / "s", TABLE, "k", n=16)
 
 
 def as_pandas(table):
@@ -95,7 +95,7 @@ def test_a_filter_leaves_rows_in_the_shuffle(shuffle):
 
 def test_a_later_version_is_another_frame(shuffle):
     before = shuffle.to_dask()
-    write_shuffle(TABLE, shuffle.path, num_subpartitions=16, keys="k", mode="append", options=FAST)
+    write_rows(shuffle.path, TABLE, "k", n=16, mode="append")
     after = open_shuffle(shuffle.path).to_dask()
     assert before._name != after._name
     assert (len(before), len(after)) == (1000, 2000)

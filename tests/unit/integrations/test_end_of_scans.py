@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from arrow_format import WriteOptions, write_shuffle
+from tests.support.small_shuffles import write_rows
 
 PROGRAM = """
 import sys, duckdb, pyarrow.compute as pc
@@ -27,7 +27,7 @@ def path(tmp_path_factory):
     path = tmp_path_factory.mktemp("scans") / "s"
     rows = np.arange(1_000_000)
     table = pa.table({"k": rows % 20_000, **{f"c{i}": rows * 7919 % 1_000_003 for i in range(12)}})
-    write_shuffle(table, path, keys="k", num_subpartitions=64, options=WriteOptions(sync=False))
+    write_rows(path, table, "k", n=64)
     return path
 
 

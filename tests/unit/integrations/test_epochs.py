@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arrow_format import OptionError, write_shuffle
+from arrow_format import OptionError
 from arrow_format.integrations.epoch_reader import EpochReader
 from arrow_format.integrations.epochs import Epochs, slices, taken_of_each
-from arrow_shuffle import Shuffle, open_shuffle
-from tests.support.small_shuffles import FAST
+from arrow_shuffle import Shuffle
+from tests.support.operations import written
 
 NUM_ROWS = 997
 
@@ -114,8 +114,7 @@ def test_a_dataset_has_the_defaults_of_its_epochs():
 def shuffle(tmp_path_factory):
     path = tmp_path_factory.mktemp("epochs") / "s"
     table = pa.table({"k": range(NUM_ROWS), "text": [f"{i}" * (i % 5) for i in range(NUM_ROWS)]})
-    write_shuffle(table, path, num_subpartitions=13, keys="k", options=FAST)
-    return open_shuffle(path)
+    return written(path, table, "k", n=13)
 
 
 # These windows hold less than a subpartition.

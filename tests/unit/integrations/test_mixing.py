@@ -12,17 +12,15 @@ from arrow_format import (
     HashPartitioner,
     RangePartitioner,
     RoundRobinPartitioner,
-    WriteOptions,
     open_shuffle,
-    write_shuffle,
 )
 from arrow_format.integrations.epoch_reader import EpochReader
 from arrow_format.integrations.epochs import Epochs
 from arrow_format.integrations.mixing import advised_subpartitions, fault_of
+from tests.support.small_shuffles import write_rows
 
 EPOCHS = Epochs(batch_size=1024)
 BY_KEY = HashPartitioner("k")
-FAST = WriteOptions(sync=False)
 
 
 def dealt(num_keys, rows_of_each, n, seed=0):
@@ -86,17 +84,14 @@ def test_the_advice_is_not_warned_of_and_mixes(tmp_path):
     """What the warning says to do, done."""
     labels = np.repeat(np.arange(50), 1_000)
     table = pa.table({"k": labels, "x": np.arange(50_000)})
-    write_shuffle(table, tmp_path / "s", keys="k", num_subpartitions=64, options=FAST)
+    write_rows(tmp_path / "s", table, "k", n=64)
     epochs = Epochs(batch_size=100, shuffle_rows=2_000)
     shuffle = open_shuffle(tmp_path / "s")
     with pytest.warns(UserWarning, match="num_subpartitions=512") as caught:
         few = classes_of_batches(EpochReader(shuffle, ["k"], epochs))
     assert f"{tmp_path}/s" in str(caught[0].message)
     assert advised_subpartitions(50_000, epochs) == 512
-    write_shuffle(
-        shuffle.read(), tmp_path / "t", partitioner=RoundRobinPartitioner(), num_subpartitions=512,
-        options=FAST,
-    )  # fmt: skip
+    write_rows(tmp_path / "t", shuffle.read(), n=512, partitioner=RoundRobinPartitioner())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         many = classes_of_batches(EpochReader(open_shuffle(tmp_path / "t"), ["k"], epochs))

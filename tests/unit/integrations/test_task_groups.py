@@ -3,16 +3,15 @@
 import pyarrow as pa
 import pytest
 
-from arrow_format import BroadcastPartitioner, OptionError, SchemaError, open_shuffle, write_shuffle
-from tests.support.small_shuffles import FAST
+from arrow_format import BroadcastPartitioner, OptionError, SchemaError
+from tests.support.small_shuffles import shuffle_of
 
 
 @pytest.fixture(scope="module")
 def shuffle(tmp_path_factory):
     path = tmp_path_factory.mktemp("groups") / "s"
     table = pa.table({"k": range(1000), "text": ["x" * 100] * 1000})
-    write_shuffle(table, path, num_subpartitions=20, keys="k", options=FAST)
-    return open_shuffle(path)
+    return shuffle_of(path, table, "k", n=20)
 
 
 def subpartitions(groups):
@@ -54,14 +53,7 @@ def test_one_group_at_least(shuffle):
 
 def test_broadcast_rows_count_in_every_subpartition(tmp_path):
     table = pa.table({"k": range(10)})
-    write_shuffle(
-        table,
-        tmp_path / "s",
-        num_subpartitions=4,
-        partitioner=BroadcastPartitioner(),
-        options=FAST,
-    )
-    shuffle = open_shuffle(tmp_path / "s")
+    shuffle = shuffle_of(tmp_path / "s", table, n=4, partitioner=BroadcastPartitioner())
     groups = shuffle.task_groups(None)
     assert [group.num_rows for group in groups] == [
         shuffle.read(group.subpartitions).read_all().num_rows for group in groups

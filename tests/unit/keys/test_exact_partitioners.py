@@ -15,15 +15,12 @@ from arrow_format import (
     OptionError,
     RangePartitioner,
     RoundRobinPartitioner,
-    WriteOptions,
-    open_shuffle,
-    write_shuffle,
 )
 from arrow_format.jobs.job import begin_job
 from arrow_format.keys.partitioner import as_described, key_columns
 from tests.support.guarantees import guarantee
+from tests.support.small_shuffles import shuffle_of, write_rows
 
-FAST = WriteOptions(sync=False)
 TABLE = pa.table({"name": [f"User{i}" for i in range(100)], "p": np.arange(100) % 4})
 
 
@@ -99,7 +96,7 @@ def test_a_class_that_describes_itself_as_another_is_refused(tmp_path, partition
     path = tmp_path / "s"
     message = "with its own .*Let its describe\\(\\) return a kind of its own"
     with pytest.raises(OptionError, match=message):
-        write_shuffle(TABLE, path, partitioner=partitioner, num_subpartitions=4, options=FAST)
+        write_rows(path, TABLE, n=4, partitioner=partitioner)
     with pytest.raises(OptionError, match=message):
         begin_job(path, TABLE.schema, num_subpartitions=4, partitioner=partitioner)
     assert not path.exists()
@@ -137,8 +134,7 @@ class Noted(ColumnPartitioner):
 )
 def test_a_class_that_changes_nothing_is_what_it_is_derived_from(tmp_path, partitioner, exactly):
     assert type(as_described(partitioner)) is type(exactly)
-    write_shuffle(TABLE, tmp_path, partitioner=partitioner, num_subpartitions=4, options=FAST)
-    shuffle = open_shuffle(tmp_path)
+    shuffle = shuffle_of(tmp_path, TABLE, n=4, partitioner=partitioner)
     assert shuffle.partitioner == exactly
     assert shuffle.map_outputs.placed.all()
     assert shuffle.verify().placement == "checked"
@@ -160,8 +156,7 @@ def test_a_class_that_describes_itself_is_a_users_own(tmp_path, partitioner):
     assert key_columns(own) is None
     assert pickle.loads(pickle.dumps(own)) == own
     assert repr(own) == repr(partitioner)
-    write_shuffle(TABLE, tmp_path, partitioner=partitioner, num_subpartitions=4, options=FAST)
-    shuffle = open_shuffle(tmp_path)
+    shuffle = shuffle_of(tmp_path, TABLE, n=4, partitioner=partitioner)
     assert shuffle.partitioner == partitioner.describe()
     assert not shuffle.map_outputs.placed.any()
     assert shuffle.read(filter="name = 'User7'").read_all()["p"].to_pylist() == [3]

@@ -24,9 +24,6 @@ from arrow_format import (
     RangePartitioner,
     RoundRobinPartitioner,
     SchemaError,
-    WriteOptions,
-    open_shuffle,
-    write_shuffle,
 )
 from arrow_format.model import MapOutput, PartitionedFile
 from arrow_format.operators import aggregation_plan
@@ -35,8 +32,7 @@ from arrow_format.operators.aggregate_functions import ALL_FUNCTIONS
 from arrow_format.operators.aggregation_plan import plan_aggregation
 from arrow_format.read.shuffle import Shuffle
 from tests.support.guarantees import guarantee
-
-FAST = WriteOptions(sync=False)
+from tests.support.small_shuffles import shuffle_of
 
 
 def aggregated(batches, plan, **sizes):
@@ -482,8 +478,7 @@ def test_rows_are_read_once_to_see_how_many_groups_there_are_and_once_for_each_p
 
 def test_small_subpartitions_of_distinct_keys_are_read_once(tmp_path, monkeypatch):
     table = pa.table({"k": np.arange(60_000), "v": np.arange(60_000)})
-    write_shuffle(table, tmp_path / "s", num_subpartitions=100, keys="k", options=FAST)
-    shuffle = open_shuffle(tmp_path / "s")
+    shuffle = shuffle_of(tmp_path / "s", table, "k", n=100)
     read = Counter()
 
     def reader(first, end, *rest):
@@ -504,10 +499,7 @@ def test_small_subpartitions_of_distinct_keys_are_read_once(tmp_path, monkeypatc
 def test_ranges_aggregate_as_the_table(tmp_path, group_bytes, sort_by):
     rng = np.random.default_rng(8)
     table = pa.table({"k": rng.integers(0, 300, 3_000), "v": rng.permutation(3_000)})
-    write_shuffle(
-        table, tmp_path / "s", num_subpartitions=40, keys="k", sort_by=sort_by, options=FAST
-    )
-    shuffle = open_shuffle(tmp_path / "s")
+    shuffle = shuffle_of(tmp_path / "s", table, "k", n=40, sort_by=sort_by)
     plan = plan_aggregation(shuffle, "k", [("v", "sum"), ("v", "first"), ("v", "last")])
     actual = pa.Table.from_batches(aggregate_range(shuffle, plan, group_bytes=group_bytes))
     ordered = table.sort_by("v") if sort_by else table
@@ -521,8 +513,7 @@ def test_ranges_aggregate_as_the_table(tmp_path, group_bytes, sort_by):
 
 def test_keys_alone_are_the_distinct_ones(tmp_path):
     table = pa.table({"k": [1, 1, None]})
-    write_shuffle(table, tmp_path / "s", num_subpartitions=2, keys="k", options=FAST)
-    shuffle = open_shuffle(tmp_path / "s")
+    shuffle = shuffle_of(tmp_path / "s", table, "k", n=2)
     actual = pa.Table.from_batches(aggregate_range(shuffle, plan_aggregation(shuffle, "k", [])))
     assert sorted(actual["k"].to_pylist(), key=str) == [1, None]
 

@@ -17,7 +17,7 @@ from arrow_format import (
 )
 from arrow_format.operators.groups import group_keys, grouped_blocks
 from tests.support.exhaustive import examples
-from tests.support.small_shuffles import FAST
+from tests.support.small_shuffles import FAST, write_rows
 
 NAN = float("nan")
 KEYS = [None, NAN, 0.0, -0.0, 1.5, -7.0, 2.0**60]
@@ -86,7 +86,7 @@ def test_every_group_is_whole_and_in_the_order_of_the_shuffle(
 
 def test_a_group_that_is_too_large_is_named_and_others_are_not_in_its_way(tmp_path):
     few = {"k": list(range(500)) * 2, "t": ["x" * 50] * 1_000, "v": range(1_000)}
-    write_shuffle(pa.table(few), tmp_path / "s", num_subpartitions=1, keys="k", options=FAST)
+    write_rows(tmp_path / "s", pa.table(few), "k", n=1)
     assert len(groups_of(tmp_path / "s", ["k"], group_bytes=8_000)) == 500
     many = pa.table({"k": [7] * 3_000, "t": ["x" * 50] * 3_000, "v": range(3_000)})
     append_shuffle(many, tmp_path / "s", options=FAST)
@@ -100,7 +100,7 @@ def test_a_group_of_many_small_rows_is_not_taken_for_large(tmp_path):
     ks, ts = [7] * 500 + list(range(100, 500)), [""] * 500 + ["x" * 500] * 400
     order = np.random.default_rng(0).permutation(900)
     table = pa.table({"k": ks, "t": ts, "v": range(900)}).take(order)
-    write_shuffle(table, tmp_path / "s", num_subpartitions=1, keys="k", options=FAST)
+    write_rows(tmp_path / "s", table, "k", n=1)
     found = groups_of(tmp_path / "s", ["k"], group_bytes=50_000)
     assert {len(values) for key, values in found.items() if key != (7,)} == {1}
     assert (len(found), len(found[7,])) == (401, 500)
@@ -110,9 +110,9 @@ def test_shuffles_without_groups(tmp_path):
     table = pa.table({"k": [1]})
     for partitioner in (RoundRobinPartitioner(), BroadcastPartitioner()):
         path = tmp_path / type(partitioner).__name__
-        write_shuffle(table, path, num_subpartitions=2, partitioner=partitioner, options=FAST)
+        write_rows(path, table, n=2, partitioner=partitioner)
         with pytest.raises(OptionError, match="whatever the values of rows are"):
             group_keys(open_shuffle(path))
     ranges = RangePartitioner("k", bounds=[1])
-    write_shuffle(table, tmp_path / "s", num_subpartitions=2, partitioner=ranges, options=FAST)
+    write_rows(tmp_path / "s", table, n=2, partitioner=ranges)
     assert group_keys(open_shuffle(tmp_path / "s")) == ("k",)

@@ -24,7 +24,6 @@ from arrow_format import (
     SchemaError,
     WriteOptions,
     open_shuffle,
-    write_shuffle,
 )
 from arrow_format.arrays.batches import rebatched
 from arrow_format.operators import join as range_join
@@ -33,8 +32,8 @@ from arrow_format.operators.join import join_range
 from arrow_format.operators.join_plan import JoinedColumn, JoinPlan, plan_join
 from arrow_format.operators.key_index import NO_ROW, KeyIndex
 from tests.support.exhaustive import exhaustive
+from tests.support.small_shuffles import shuffle_of, write_rows
 
-FAST = WriteOptions(sync=False)
 KINDS = ["inner", "left", "right", "full", "semi", "anti"]
 
 KEY_TYPES = {
@@ -264,12 +263,9 @@ def shuffles(tmp_path_factory):
         }
     )
     for name, table, key in (("orders", orders, "id"), ("items", items, "order")):
-        write_shuffle(table, directory / name, num_subpartitions=50, keys=key, options=FAST)
+        write_rows(directory / name, table, key, n=50)
         everyone = BroadcastPartitioner()
-        write_shuffle(
-            table, directory / f"all {name}", num_subpartitions=3, partitioner=everyone,
-            options=FAST,
-        )  # fmt: skip
+        write_rows(directory / f"all {name}", table, n=3, partitioner=everyone)
     names = ("orders", "items", "all orders", "all items")
     return {name: open_shuffle(directory / name) for name in names}
 
@@ -321,10 +317,9 @@ def one_subpartition(tmp_path_factory):
         numbers[rng.random(3_000) < 0.01] = -math.nan if seed else math.nan
         keys = pa.array(numbers, mask=rng.random(3_000) < 0.1)
         batches = pa.table({"k": keys, name: np.arange(3_000)}).to_batches(max_chunksize=400)
-        write_shuffle(
-            batches, directory / name, num_subpartitions=1, keys="k",
-            options=WriteOptions(sync=False, chunk_bytes=4_000),
-        )  # fmt: skip
+        write_rows(
+            directory / name, batches, "k", n=1, options=WriteOptions(sync=False, chunk_bytes=4_000)
+        )
         shuffles.append(open_shuffle(directory / name))
     return shuffles
 
@@ -371,8 +366,7 @@ def test_small_subpartitions_are_read_once(tmp_path, width, monkeypatch):
         text = [f"{i:0{width}}" for i in range(20_000)]
         keys = np.random.default_rng(seed).permutation(20_000)
         table = pa.table({"k": keys, name: text})
-        write_shuffle(table, tmp_path / name, num_subpartitions=100, keys="k", options=FAST)
-        shuffle = open_shuffle(tmp_path / name)
+        shuffle = shuffle_of(tmp_path / name, table, "k", n=100)
         counter = read[name] = Counter()
 
         def reader(first, end, *rest, counter=counter, usual=shuffle.reader):
@@ -389,7 +383,7 @@ def test_small_subpartitions_are_read_once(tmp_path, width, monkeypatch):
 def test_the_side_whose_rows_and_index_are_less_is_held(tmp_path):
     for name, rows, size in (("many", 40_000, 8), ("few", 500, 700)):
         table = pa.table({"k": np.arange(rows), name: ["x" * size] * rows})
-        write_shuffle(table, tmp_path / name, num_subpartitions=1, keys="k", options=FAST)
+        write_rows(tmp_path / name, table, "k", n=1)
     many, few = (open_shuffle(tmp_path / name) for name in ("many", "few"))
     sides = [
         range_join._Side(shuffle, ["k", name], 1, range(1))
@@ -402,8 +396,7 @@ def test_the_side_whose_rows_and_index_are_less_is_held(tmp_path):
 
 def test_a_side_weighs_what_is_decoded_of_it(tmp_path):
     table = pa.table({"k": np.arange(2_000), "v": np.arange(2_000), "t": ["x" * 300] * 2_000})
-    write_shuffle(table, tmp_path / "s", num_subpartitions=4, keys="k", options=FAST)
-    shuffle = open_shuffle(tmp_path / "s")
+    shuffle = shuffle_of(tmp_path / "s", table, "k", n=4)
     (rows, whole), (_, narrow) = shuffle.weights(), shuffle.weights(["k", "v"])
     assert rows.sum() == 2_000
     assert 16 * 2_000 <= narrow.sum() < 20 * 2_000 < 300 * 2_000 < whole.sum()
@@ -464,14 +457,10 @@ def partly(tmp_path_factory):
     result = {}
     for name, of_all in (("some", keys % 7 == 0), ("none", keys < 0)):
         table = pa.table({"k": keys, "all": of_all, name: range(200)})
-        write_shuffle(
-            table, directory / name, num_subpartitions=8, partitioner=SomeToAll(), options=FAST
-        )
+        write_rows(directory / name, table, n=8, partitioner=SomeToAll())
     everyone = BroadcastPartitioner()
     table = pa.table({"k": keys, "every": range(200)})
-    write_shuffle(
-        table, directory / "every", num_subpartitions=3, partitioner=everyone, options=FAST
-    )
+    write_rows(directory / "every", table, n=3, partitioner=everyone)
     for name in ("some", "none", "every"):
         result[name] = open_shuffle(directory / name)
     return result
@@ -616,9 +605,7 @@ FLAT = [
 def test_a_key_of_any_type_is_joined_on_or_refused_by_the_plan(tmp_path, type_):
     table = pa.table({"k": pa.array([1, 2, 2]), "x": pa.nulls(3, type_)})
     for name in ("l", "r"):
-        write_shuffle(
-            table, tmp_path / name, num_subpartitions=2, keys="k", for_spark=False, options=FAST
-        )
+        write_rows(tmp_path / name, table, "k", n=2, for_spark=False)
     left, right = open_shuffle(tmp_path / "l"), open_shuffle(tmp_path / "r")
     plan = None
     with suppress(SchemaError):
@@ -707,7 +694,7 @@ def test_ranges_of_dates_join(tmp_path):
     ranges = RangePartitioner("day", bounds=[dt.date(2024, 1, 20 + i) for i in range(5)])
     for name in "ab":
         table = pa.table({"day": days, name: range(90)})
-        write_shuffle(table, tmp_path / name, num_subpartitions=7, partitioner=ranges, options=FAST)
+        write_rows(tmp_path / name, table, n=7, partitioner=ranges)
     a, b = open_shuffle(tmp_path / "a"), open_shuffle(tmp_path / "b")
     result = pa.Table.from_batches(join_range(a, b, plan_join(a, b), group_bytes=1))
     assert result.num_rows == 30 * 3 * 3

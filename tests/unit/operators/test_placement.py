@@ -14,12 +14,10 @@ from arrow_format import (
     RangePartitioner,
     RoundRobinPartitioner,
     SchemaError,
-    open_shuffle,
-    write_shuffle,
 )
 from arrow_format.operators.join_plan import plan_join
 from arrow_format.operators.placement import Placement, plan_placement
-from tests.support.small_shuffles import FAST
+from tests.support.small_shuffles import shuffle_of
 
 N = 7
 SCHEMA = pa.schema([("k", pa.int64()), ("t", pa.string())])
@@ -33,10 +31,7 @@ def batch_of(keys):
 
 def written(tmp_path, name="s", partitioner=PARTITIONERS[0], n=N, table=None):
     table = pa.Table.from_batches([batch_of(range(5))]) if table is None else table
-    write_shuffle(
-        table, tmp_path / name, num_subpartitions=n, partitioner=partitioner, options=FAST
-    )
-    return open_shuffle(tmp_path / name)
+    return shuffle_of(tmp_path / name, table, n=n, partitioner=partitioner)
 
 
 @given(st.lists(st.integers(0, N - 1), min_size=1, max_size=40), st.data())

@@ -16,7 +16,6 @@ from arrow_format import (
     HashPartitioner,
     WriteOptions,
     open_shuffle,
-    write_shuffle,
 )
 from arrow_format.operators.subpartition_readers import (
     RowsInOrder,
@@ -25,9 +24,9 @@ from arrow_format.operators.subpartition_readers import (
     row_source,
 )
 from arrow_format.read.rows import Rows
+from tests.support.small_shuffles import shuffle_of, write_rows
 
 SCHEMA = pa.schema({"row": pa.int64()})
-FAST = WriteOptions(sync=False)
 
 
 def runs_of(ids, cuts):
@@ -174,9 +173,7 @@ def test_rows_that_a_partitioner_broadcasts_are_dealt_to_all(tmp_path):
             return lambda batch: batch["to"].to_numpy()
 
     table = pa.table({"to": pa.array([-1, 0, 2, 2], pa.int32()), "row": range(4)})
-    write_shuffle(
-        table, tmp_path / "s", num_subpartitions=3, partitioner=SomeToAll(), options=FAST
-    )  # fmt: skip
+    write_rows(tmp_path / "s", table, n=3, partitioner=SomeToAll())
     source = row_source(open_shuffle(tmp_path / "s"), range(3), ["row"])
     turns = each_subpartition(range(3), [source])
     result = [sorted(reader.read_all()["row"].to_pylist()) for _, (reader,) in turns]
@@ -188,12 +185,8 @@ def test_shuffles_are_dealt_as_they_are_read(tmp_path, sort_by):
     rng = np.random.default_rng(5)
     table = pa.table({"k": rng.integers(0, 400, 5_000), "v": rng.random(5_000)})
     few = pa.table({"x": [1, 2, 3]})
-    write_shuffle(
-        table, tmp_path / "a", num_subpartitions=300, keys="k", sort_by=sort_by, options=FAST
-    )
-    write_shuffle(
-        few, tmp_path / "b", num_subpartitions=2, partitioner=BroadcastPartitioner(), options=FAST
-    )
+    write_rows(tmp_path / "a", table, "k", n=300, sort_by=sort_by)
+    write_rows(tmp_path / "b", few, n=2, partitioner=BroadcastPartitioner())
     shuffle, broadcast = open_shuffle(tmp_path / "a"), open_shuffle(tmp_path / "b")
     wanted = [*range(5, 90), 200]
     sources = [row_source(shuffle, wanted, ["v"]), row_source(broadcast, wanted, None)]
@@ -209,7 +202,7 @@ def test_shuffles_are_dealt_as_they_are_read(tmp_path, sort_by):
 
 def test_damage_is_found_where_it_is_read(tmp_path):
     table = pa.table({"k": range(1_000)})
-    write_shuffle(table, tmp_path / "s", num_subpartitions=4, keys="k", options=FAST)
+    write_rows(tmp_path / "s", table, "k", n=4)
     (file,) = tmp_path.rglob("*.data")
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
@@ -223,11 +216,13 @@ def test_damage_is_found_where_it_is_read(tmp_path):
 def test_weights_see_large_rows(tmp_path):
     texts = ["x"] * 1_000 + ["".join(map(chr, range(33, 120))) * 2_000] * 20
     table = pa.table({"k": [*range(1_000), *[7] * 20], "t": texts})
-    write_shuffle(
-        table, tmp_path / "s", num_subpartitions=8, partitioner=HashPartitioner("k"),
+    shuffle = shuffle_of(
+        tmp_path / "s",
+        table,
+        n=8,
+        partitioner=HashPartitioner("k"),
         options=WriteOptions(sync=False, codec="none"),
-    )  # fmt: skip
-    shuffle = open_shuffle(tmp_path / "s")
+    )
     sizes = [shuffle.subpartition(i).read_all().nbytes for i in range(8)]
     rows, raw_bytes = shuffle.weights()
     assert rows.tolist() == shuffle.subpartition_rows.to_pylist()

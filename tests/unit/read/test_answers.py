@@ -14,13 +14,14 @@ from arrow_format import (
     append_shuffle,
     delete_rows,
     merge_shuffle,
-    write_shuffle,
 )
 from arrow_format.errors import SchemaError
 from arrow_format.format import index_file
 from arrow_format.format.codecs import ChunkDecoder
 from arrow_shuffle import open_shuffle
 from tests.support.guarantees import guarantee
+from tests.support.operations import written
+from tests.support.small_shuffles import write_rows
 
 OPTIONS = WriteOptions(sync=False, chunk_bytes=4096, statistics="all")
 N = 4
@@ -42,9 +43,7 @@ def days(day, count=1000):
 @pytest.fixture
 def shuffle(tmp_path):
     for day in range(3):
-        write_shuffle(
-            days(day), tmp_path, keys="k", num_subpartitions=N, mode="append", options=OPTIONS
-        )
+        write_rows(tmp_path, days(day), "k", n=N, mode="append", options=OPTIONS)
     return open_shuffle(tmp_path)
 
 
@@ -85,8 +84,7 @@ def test_what_the_log_says_is_not_read(shuffle, decoded, condition, count):
 def test_only_chunks_of_which_statistics_do_not_decide_are_decoded(tmp_path, decoded):
     rows = days(0, 20_000)
     partitioner = RangePartitioner("v")
-    write_shuffle(rows, tmp_path, partitioner=partitioner, num_subpartitions=64, options=OPTIONS)
-    shuffle = open_shuffle(tmp_path)
+    shuffle = written(tmp_path, rows, n=64, partitioner=partitioner, options=OPTIONS)
     assert shuffle.count_rows(filter="v < 7777") == 7777
     assert 0 < sum(decoded) < 2000
     decoded.clear()
@@ -105,20 +103,15 @@ def test_texts_are_read_since_their_bounds_are_cut(shuffle, decoded):
 def test_each_subpartition_counts_a_broadcast_row_of_chunks_that_statistics_decide(
     tmp_path, decoded
 ):
-    write_shuffle(
-        days(0, 100_000), tmp_path, partitioner=BroadcastPartitioner(), num_subpartitions=N,
-        options=OPTIONS,
-    )  # fmt: skip
+    write_rows(tmp_path, days(0, 100_000), n=N, partitioner=BroadcastPartitioner(), options=OPTIONS)
     assert open_shuffle(tmp_path).count_rows(filter="v < 77777") == 77_777 * N
     assert 0 < sum(decoded) < 50_000
 
 
 def test_each_subpartition_counts_a_broadcast_row(tmp_path):
-    write_shuffle(
-        days(0, 50), tmp_path, partitioner=BroadcastPartitioner(), num_subpartitions=N,
-        options=OPTIONS,
-    )  # fmt: skip
-    shuffle = open_shuffle(tmp_path)
+    shuffle = written(
+        tmp_path, days(0, 50), n=N, partitioner=BroadcastPartitioner(), options=OPTIONS
+    )
     assert shuffle.count_rows() == shuffle.read().read_all().num_rows == 50 * N
     assert shuffle.count_rows(filter="v < 7") == 7 * N
     assert shuffle.count_rows(filter="v >= 0") == 50 * N
@@ -140,7 +133,7 @@ def test_after_deletions_and_merges_extremes_are_those_of_rows_that_are_left(shu
 
 def test_a_column_that_earlier_files_lack_or_have_narrower(tmp_path):
     narrow = pa.table({"k": pa.array([1, 2, 3]), "x": pa.array([5, -7, 9], pa.int16())})
-    write_shuffle(narrow, tmp_path, keys="k", num_subpartitions=N, options=OPTIONS)
+    write_rows(tmp_path, narrow, "k", n=N, options=OPTIONS)
     options = WriteOptions(sync=False, statistics="all", schema_evolution=True)
     wide = pa.table(
         {
@@ -162,15 +155,14 @@ def test_a_column_that_earlier_files_lack_or_have_narrower(tmp_path):
 
 
 def test_no_rows_have_no_extremes(tmp_path):
-    write_shuffle(days(0, 0), tmp_path, keys="k", num_subpartitions=N, options=OPTIONS)
-    shuffle = open_shuffle(tmp_path)
+    shuffle = written(tmp_path, days(0, 0), "k", n=N, options=OPTIONS)
     assert shuffle.count_rows() == shuffle.count_rows(filter="v > 1") == 0
     assert [end.as_py() for end in shuffle.min_max(["v"])["v"]] == [None, None]
 
 
 def test_columns_without_an_order_are_refused(tmp_path):
     rows = pa.table({"k": [1], "x": [[1]]})
-    write_shuffle(rows, tmp_path, keys="k", num_subpartitions=N, options=OPTIONS)
+    write_rows(tmp_path, rows, "k", n=N, options=OPTIONS)
     with pytest.raises(SchemaError, match="'x' is list"):
         open_shuffle(tmp_path).min_max(["x"])
     with pytest.raises(SchemaError, match="y"):
@@ -191,10 +183,7 @@ def test_a_dataset_counts_without_reading_what_the_log_says(shuffle, decoded):
 def test_a_key_whose_subpartition_no_block_of_a_file_has(tmp_path, monkeypatch):
     monkeypatch.setattr(index_file, "BLOCK_BYTES", 1)
     rows = pa.table({"p": pa.array([0, 2] * 10, pa.int32()), "v": range(20)})
-    write_shuffle(
-        rows, tmp_path, num_subpartitions=3, partitioner=ColumnPartitioner("p"), options=OPTIONS
-    )
-    shuffle = open_shuffle(tmp_path)
+    shuffle = written(tmp_path, rows, n=3, partitioner=ColumnPartitioner("p"), options=OPTIONS)
     for condition in ("p = 1", "p = 1 AND v > 3"):
         assert shuffle.count_rows(filter=condition) == 0
         (ends,) = shuffle.min_max(["v"], filter=condition).values()

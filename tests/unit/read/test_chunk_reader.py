@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from arrow_format import open_shuffle, write_shuffle
+from arrow_format import open_shuffle
 from arrow_format.errors import CorruptShuffleError
 from arrow_format.format.chunk_table import MANY_CHUNKS, ChunkPlaces
 from arrow_format.format.codecs import ChunkDecoder
@@ -18,7 +18,7 @@ from arrow_format.read.chunk_reader import ChunkReader, looked_up
 from arrow_format.read.fetched_chunks import FetchedChunk, open_run
 from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.open import open_storage
-from tests.support.small_shuffles import SCHEMA, write_file
+from tests.support.small_shuffles import SCHEMA, write_file, write_rows
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
@@ -49,7 +49,7 @@ def test_rows_that_a_filter_keeps_of_a_message_do_not_keep_it(tmp_path):
     wide = {f"c{i}": rows.astype(float) for i in range(20)}
     table = pa.table({"r": rows, "small": rows.astype(np.int8), **wide})
     options = WriteOptions(codec="none", sync=False)
-    write_shuffle(table, tmp_path / "s", num_subpartitions=1, keys="r", options=options)
+    write_rows(tmp_path / "s", table, "r", n=1, options=options)
     reader = open_shuffle(tmp_path / "s").where("r < 3000").reader(0, 1, ["small"])
     kept = [run.batch.column(0) for run in reader]
     assert sum(map(len, kept)) == 3_000
@@ -69,7 +69,7 @@ def test_places_of_few_chunks_are_held_however_many_are_planned(tmp_path, monkey
     rows = np.arange(20_000)
     options = WriteOptions(chunk_bytes=1_000, sync=False)
     table = pa.table({"r": rows, "s": rows})
-    write_shuffle(table, tmp_path / "s", num_subpartitions=500, keys="r", options=options)
+    write_rows(tmp_path / "s", table, "r", n=500, options=options)
     monkeypatch.setattr(chunk_reader, "PLACES_TOGETHER", 1)
     reader = open_shuffle(tmp_path / "s").reader(0, 500)
     before = _places_held()
@@ -93,9 +93,7 @@ def test_chunks_of_several_files_are_looked_up_as_those_of_each(tmp_path, column
         rows = np.arange(start, start + num_rows)
         wide = {f"c{i}": rows * float(i) for i in range(9)}
         table = pa.table({"r": rows, "small": rows.astype(np.int8), **wide})
-        write_shuffle(
-            table, tmp_path, num_subpartitions=40, keys="r", mode="append", options=options
-        )
+        write_rows(tmp_path, table, "r", n=40, mode="append", options=options)
     files = [
         (source, [without_places(one) for one in chunks])
         for source, chunks in open_shuffle(tmp_path).reader(3, 9, columns).planned()

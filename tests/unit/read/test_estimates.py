@@ -3,8 +3,9 @@
 import pyarrow as pa
 import pytest
 
-from arrow_format import WriteOptions, open_shuffle, write_shuffle
+from arrow_format import open_shuffle
 from arrow_format.read.estimates import estimate_column_share
+from tests.support.small_shuffles import write_rows
 
 
 @pytest.mark.parametrize(
@@ -25,6 +26,6 @@ def test_texts_may_have_all_that_numbers_do_not(tmp_path, names, share):
             "t": ["0123456789abcdef"] * 1_000,  # 16 bytes and an offset
         }
     )
-    write_shuffle([rows], tmp_path, num_subpartitions=3, keys="i", options=WriteOptions(sync=False))
+    write_rows(tmp_path, [rows], "i", n=3)
     snapshot = open_shuffle(tmp_path).snapshot
     assert estimate_column_share(snapshot, names) == pytest.approx(share, abs=0.02)

@@ -12,10 +12,10 @@ from arrow_format import (
     delete_rows,
     merge_shuffle,
     open_shuffle,
-    write_shuffle,
 )
 from arrow_format.read import key_search
 from arrow_format.storage.local import PosixReader, PosixStorage
+from tests.support.small_shuffles import shuffle_of, write_rows
 
 ROWS, N = 6_000, 7
 OPTIONS = WriteOptions(sync=False, chunk_bytes=1 << 14, sort_buffer_bytes=1 << 20)
@@ -33,10 +33,15 @@ def batch_of(seed, num_columns=12):
 def path(request, tmp_path_factory):
     path = str(tmp_path_factory.mktemp("shuffle"))
     for seed in range(3):
-        write_shuffle(
-            [batch_of(seed)], path, num_subpartitions=N, keys=("k", "t"), mode="append",
-            options=OPTIONS, sort_by=("c",) if request.param == "sorted" else (),
-        )  # fmt: skip
+        write_rows(
+            path,
+            [batch_of(seed)],
+            ("k", "t"),
+            n=N,
+            mode="append",
+            options=OPTIONS,
+            sort_by=("c",) if request.param == "sorted" else (),
+        )
     if request.param in ("masked", "merged"):
         gone = batch_of(1).select(["k", "t"]).slice(0, 40)
         delete_rows(path, gone, erase=False)
@@ -108,7 +113,7 @@ def test_files_of_different_columns_are_looked_up_each_by_its_own(tmp_path):
     """As many columns, the key in another place."""
     options = WriteOptions(sync=False, schema_evolution=True)
     first = pa.table({"k": [1], "a": [10], "b": [11]})
-    write_shuffle(first, tmp_path, num_subpartitions=2, keys="k", options=options)
+    write_rows(tmp_path, first, "k", n=2, options=options)
     for i in range(5):
         appended = pa.table({"b": [20 + i], "k": [1], "c": [30 + i]})
         append_shuffle(appended, tmp_path, options=options)
@@ -128,8 +133,7 @@ def test_a_filter_of_no_column(tmp_path, condition, num_rows):
         keys=(("k", "ascending"),), bounds=pa.record_batch({"k": pa.array([], pa.int64())})
     )
     rows = pa.table({"k": range(5), "v": range(5)})
-    write_shuffle(rows, tmp_path, num_subpartitions=2, partitioner=ranges, options=OPTIONS)
-    shuffle = open_shuffle(tmp_path)
+    shuffle = shuffle_of(tmp_path, rows, n=2, partitioner=ranges, options=OPTIONS)
     for ordered in (True, False):
         found = shuffle.read(filter=condition, ordered=ordered).read_all()
         assert found.num_rows == num_rows

@@ -13,6 +13,7 @@ from arrow_format import (
     open_shuffle,
     write_shuffle,
 )
+from tests.support.small_shuffles import write_rows
 
 ROWS, N = 40_000, 16
 OPTIONS = WriteOptions(sync=False, chunk_bytes=1 << 14, sort_buffer_bytes=1 << 18)
@@ -28,7 +29,7 @@ def arriving(first=0):
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
     path = str(tmp_path_factory.mktemp("own") / "shuffle")
-    write_shuffle([arriving()], path, num_subpartitions=N, keys="k", options=OPTIONS)
+    write_rows(path, [arriving()], "k", n=N, options=OPTIONS)
     return path
 
 
@@ -68,7 +69,7 @@ def test_the_log_has_no_bounds_of_keys_that_are_only_hashed(path, tmp_path):
     assert indexed(path) == {"k", "v"}
     chosen = str(tmp_path / "chosen")
     options = WriteOptions(sync=False, statistics=("k",))
-    write_shuffle([arriving()], chosen, num_subpartitions=N, keys="k", options=options)
+    write_rows(chosen, [arriving()], "k", n=N, options=options)
     assert logged(chosen) == indexed(chosen) == {"k"}
     is_sorted = str(tmp_path / "sorted")
     write_shuffle([arriving()], is_sorted, num_subpartitions=N, keys="k", sort_by="k")
@@ -81,9 +82,7 @@ def test_deletions_and_merges_log_no_more_than_was(tmp_path, statistics, layout)
     path = str(tmp_path / "shuffle")
     options = WriteOptions(sync=False, statistics=statistics)
     for first in (0, ROWS):
-        write_shuffle(
-            [arriving(first)], path, num_subpartitions=N, keys="k", mode="append", options=options
-        )
+        write_rows(path, [arriving(first)], "k", n=N, mode="append", options=options)
     before = logged(path), indexed(path)
     delete_rows(path, {"k": [5, ROWS + 7]})
     assert (logged(path), indexed(path)) == before
@@ -96,11 +95,11 @@ def test_deletions_and_merges_log_no_more_than_was(tmp_path, statistics, layout)
 def test_where_one_append_logs_its_keys_those_of_others_are_not_logged(tmp_path, layout):
     path = str(tmp_path / "shuffle")
     for first, statistics in ((0, None), (ROWS, ("k",))):
-        write_shuffle(
-            [arriving(first)],
+        write_rows(
             path,
-            num_subpartitions=N,
-            keys="k",
+            [arriving(first)],
+            "k",
+            n=N,
             mode="append",
             options=WriteOptions(sync=False, statistics=statistics),
         )
@@ -118,6 +117,6 @@ def test_of_a_key_alone_merged_files_have_statistics_too(tmp_path):
     path = str(tmp_path / "shuffle")
     rows = arriving().select(["k"])
     for _ in range(2):
-        write_shuffle([rows], path, num_subpartitions=N, keys="k", mode="append", options=OPTIONS)
+        write_rows(path, [rows], "k", n=N, mode="append", options=OPTIONS)
     merge_shuffle(path, by="subpartition")
     assert (logged(path), indexed(path)) == (set(), {"k"})

@@ -12,11 +12,11 @@ from arrow_format import (
     RangePartitioner,
     WriteOptions,
     open_shuffle,
-    write_shuffle,
 )
 from arrow_format.errors import OptionError, SchemaError
 from tests.support.guarantees import guarantee
 from tests.support.recording_storage import RecordingStorage
+from tests.support.small_shuffles import shuffle_of, write_rows
 
 N = 8
 DAYS = 5
@@ -40,12 +40,16 @@ def day(number):
 def path(request, tmp_path_factory):
     path = tmp_path_factory.mktemp("days") / "shuffle"
     for number in range(DAYS):
-        write_shuffle(
-            [day(number)], path, num_subpartitions=N, keys="k", mode="append",
+        write_rows(
+            path,
+            [day(number)],
+            "k",
+            n=N,
+            mode="append",
             options=WriteOptions(
                 sync=False, codec=request.param, chunk_bytes=1024, statistics="all"
             ),
-        )  # fmt: skip
+        )
     return path
 
 
@@ -92,8 +96,7 @@ def test_a_lookup_of_more_keys_than_ranges_are_planned(tmp_path):
     n = 1_000
     table = pa.table({"k": np.arange(4_000)})
     options = WriteOptions(sync=False, chunk_bytes=1)
-    write_shuffle(table, tmp_path, num_subpartitions=n, keys="k", options=options)
-    shuffle = open_shuffle(tmp_path)
+    shuffle = shuffle_of(tmp_path, table, "k", n=n, options=options)
     keys = np.arange(0, 4_000, 20)
     found = shuffle.lookup({"k": keys}).read_all()["k"].to_pylist()
     assert sorted(found) == keys.tolist()
@@ -106,9 +109,7 @@ def test_many_keys_that_are_close_together_do_not_read_all(tmp_path):
     n = 1_000
     table = pa.table({"p": np.arange(4_000) % n})
     options = WriteOptions(sync=False, chunk_bytes=1)
-    write_shuffle(
-        table, tmp_path, num_subpartitions=n, partitioner=ColumnPartitioner("p"), options=options
-    )
+    write_rows(tmp_path, table, n=n, partitioner=ColumnPartitioner("p"), options=options)
     wanted = [*range(0, 160, 2), n - 1]
     shuffle = open_shuffle(tmp_path).where(f"p IN ({', '.join(map(str, wanted))})")
     kept, total = steps(shuffle.explain())["chunks"]
@@ -131,7 +132,7 @@ def test_chunks_that_cannot_match_are_not_read(tmp_path, codec):
     texts = [f"{number:0400}" for number in range(20_000)]  # 8 chunks of a MiB
     rows = pa.table({"k": pa.repeat(1, 20_000), "v": numbers, "s": texts})
     options = WriteOptions(sync=False, codec=codec)
-    write_shuffle(rows, tmp_path, num_subpartitions=2, keys="k", sort_by="v", options=options)
+    write_rows(tmp_path, rows, "k", n=2, sort_by="v", options=options)
     storage = RecordingStorage(str(tmp_path))
     shuffle = open_shuffle(storage)
     found = shuffle.read(filter=pc.field("v") < 20).read_all()
@@ -146,7 +147,7 @@ def test_chunks_that_cannot_match_are_not_read(tmp_path, codec):
 def test_a_few_columns_do_not_pin_their_chunk(tmp_path, filter_):
     rows = pa.table({f"c{i}": range(20_000) for i in range(30)} | {"k": pa.repeat(7, 20_000)})
     options = WriteOptions(sync=False, codec="none")
-    write_shuffle(rows, tmp_path, num_subpartitions=1, keys="k", options=options)
+    write_rows(tmp_path, rows, "k", n=1, options=options)
     (run, *_) = open_shuffle(tmp_path).where(filter_).reader(0, 1, ["c3"])
     buffer = run.batch.column(0).buffers()[1]
     while buffer.parent is not None:
@@ -156,8 +157,7 @@ def test_a_few_columns_do_not_pin_their_chunk(tmp_path, filter_):
 
 def test_ranges_are_planned_by_the_filter(tmp_path):
     partitioner = RangePartitioner("v", bounds=[100, 200, 300])
-    write_shuffle([day(0)], tmp_path, num_subpartitions=4, partitioner=partitioner, options=OPTIONS)
-    shuffle = open_shuffle(tmp_path)
+    shuffle = shuffle_of(tmp_path, [day(0)], n=4, partitioner=partitioner, options=OPTIONS)
     filtered = shuffle.where("v BETWEEN 120 AND 150")
     assert filtered.candidates() == [1]
     assert filtered.candidates([0, 2]) == []

@@ -31,7 +31,7 @@ from arrow_format.log.totals import encode_totals
 from arrow_format.options import WriteOptions
 from arrow_format.storage import local
 from tests.support.hostile import forged_frame
-from tests.support.small_shuffles import FAST, SCHEMA, numbered, write_tasks
+from tests.support.small_shuffles import SCHEMA, numbered, shuffle_of, write_rows, write_tasks
 from tests.unit.jobs.test_job import WrongPartitioner
 
 N = 8
@@ -116,18 +116,13 @@ def test_paths_that_hold_no_shuffle(tmp_path):
     "partitioner", [HashPartitioner("v", "p"), RoundRobinPartitioner(), ColumnPartitioner("p")]
 )
 def test_the_partitioner_comes_back(tmp_path, partitioner):
-    write_shuffle(
-        [numbered([1])], tmp_path / "x", num_subpartitions=N, partitioner=partitioner, options=FAST
-    )
+    write_rows(tmp_path / "x", [numbered([1])], n=N, partitioner=partitioner)
     assert open_shuffle(tmp_path / "x").partitioner == partitioner
 
 
 def test_a_users_own_partitioner_comes_back_as_its_description(tmp_path):
     own = WrongPartitioner(np.array([3]))
-    write_shuffle(
-        [numbered([1])], tmp_path / "x", num_subpartitions=N, partitioner=own, options=FAST
-    )
-    shuffle = open_shuffle(tmp_path / "x")
+    shuffle = shuffle_of(tmp_path / "x", [numbered([1])], n=N, partitioner=own)
     assert shuffle.partitioner == {"kind": "wrong"}
     assert shuffle.subpartition(3).read_all().num_rows == 1
 
@@ -190,8 +185,7 @@ def test_with_subpartition(shuffle):
 
 def test_a_column_of_that_name_is_in_the_way(tmp_path):
     table = pa.table({"_subpartition": [1]})
-    write_shuffle(table, tmp_path / "x", num_subpartitions=2, keys="_subpartition", options=FAST)
-    shuffle = open_shuffle(tmp_path / "x")
+    shuffle = shuffle_of(tmp_path / "x", table, "_subpartition", n=2)
     assert shuffle.read().read_all().equals(table)
     with pytest.raises(SchemaError, match="'_subpartition' is there already"):
         shuffle.read(with_subpartition=True)
@@ -228,8 +222,7 @@ def test_a_missing_column(shuffle):
 
 def test_columns_are_weighed_by_their_names(tmp_path):
     table = pa.table({"key": range(100), "price": range(100)})
-    write_shuffle(table, tmp_path / "s", num_subpartitions=4, keys="key", options=FAST)
-    shuffle = open_shuffle(tmp_path / "s")
+    shuffle = shuffle_of(tmp_path / "s", table, "key", n=4)
     (rows, one), (_, same) = shuffle.weights("price"), shuffle.weights(["price"])
     assert rows.tolist() == shuffle.subpartition_rows.to_pylist()
     assert one.tolist() == same.tolist()

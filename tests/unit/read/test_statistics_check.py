@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from msgspec import structs
 
-from arrow_format import WriteOptions, open_shuffle, write_shuffle
+from arrow_format import WriteOptions, open_shuffle
 from arrow_format.arrays.buffers import to_arrow
 from arrow_format.errors import CorruptShuffleError
 from arrow_format.format.index_file import encode_index
@@ -18,6 +18,7 @@ from arrow_format.log.outputs import MapOutputs
 from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.write.merge_policy import MergePolicy
 from tests.support.indexes import decode_index, said_of
+from tests.support.small_shuffles import write_rows
 
 N = 4
 OPTIONS = WriteOptions(sync=False, chunk_bytes=1, statistics="all")
@@ -32,7 +33,7 @@ ROWS = pa.record_batch(
 
 @pytest.fixture
 def path(tmp_path):
-    write_shuffle([ROWS], tmp_path / "s", num_subpartitions=N, keys="k", options=OPTIONS)
+    write_rows(tmp_path / "s", [ROWS], "k", n=N, options=OPTIONS)
     return tmp_path / "s"
 
 
@@ -179,10 +180,9 @@ def merged(tmp_path, rewrite):
     path = tmp_path / "m"
     for number, statistics in enumerate(["all", ("k",), ("k", "t")]):
         rows = ROWS.set_column(0, "k", to_arrow(np.arange(20) + 100 * number))
-        write_shuffle(
-            [rows], path, num_subpartitions=N, keys="k", mode="append",
-            options=replace(OPTIONS, statistics=statistics),
-        )  # fmt: skip
+        write_rows(
+            path, [rows], "k", n=N, mode="append", options=replace(OPTIONS, statistics=statistics)
+        )
     merge_shuffle(path, policy=MergePolicy(rewrite=rewrite), options=OPTIONS, by="map_output")
     return open_shuffle(path)
 

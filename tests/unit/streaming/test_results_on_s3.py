@@ -12,7 +12,6 @@ from arrow_format import (
     list_consumers,
     open_shuffle,
     release_shuffle,
-    write_shuffle,
 )
 from arrow_format.errors import (
     BackPressureTimeoutError,
@@ -28,6 +27,7 @@ from arrow_format.model import Transaction
 from arrow_format.storage.open import open_storage
 from arrow_shuffle import consume
 from tests.support.consumers import ConsumerRegistry
+from tests.support.small_shuffles import write_rows
 
 NONE = timedelta(0)
 
@@ -41,14 +41,7 @@ def place(s3):
 
 def write(storage, *values, **options):
     table = pa.table({"k": list(values)})
-    write_shuffle(
-        table,
-        storage,
-        num_subpartitions=3,
-        keys="k",
-        mode="append",
-        options=WriteOptions(**options),
-    )
+    write_rows(storage, table, "k", n=3, mode="append", options=WriteOptions(**options))
 
 
 def take(storage, consumer="a", **options):

@@ -11,22 +11,19 @@ from pyarrow import parquet
 from arrow_format import (
     ColumnPartitioner,
     DeletionReceipt,
-    WriteOptions,
     collect_garbage,
     open_shuffle,
-    write_shuffle,
 )
 from connector.cli.main import main
-
-FAST = WriteOptions(sync=False)
+from tests.support.small_shuffles import write_rows
 
 
 @pytest.fixture
 def path(tmp_path):
     table = pa.table({"customer": [17, 18, 19] * 3, "day": ["a", "b,x", "c"] * 3, "v": range(9)})
-    write_shuffle(table, tmp_path / "one", keys="customer", num_subpartitions=3, options=FAST)
+    write_rows(tmp_path / "one", table, "customer", n=3)
     keys = ["customer", "day"]
-    write_shuffle(table, tmp_path / "two", keys=keys, num_subpartitions=3, options=FAST)
+    write_rows(tmp_path / "two", table, keys, n=3)
     return tmp_path
 
 
@@ -110,9 +107,7 @@ def test_a_file_that_is_no_receipt(path, capsys):
 
 def test_a_shuffle_whose_keys_do_not_decide(path, capsys):
     table = pa.table({"p": [0, 1]})
-    write_shuffle(
-        table, path / "x", partitioner=ColumnPartitioner("p"), num_subpartitions=2, options=FAST
-    )
+    write_rows(path / "x", table, n=2, partitioner=ColumnPartitioner("p"))
     assert main(["delete", str(path / "x"), "--key", "p=1", "--yes"]) == 2
     assert "no key says where its rows are" in capsys.readouterr().err
 
@@ -128,7 +123,7 @@ def test_a_deletion_that_is_repeated(path, capsys):
     assert customers(one) == [18, 19]
     # Whatever the shuffle is by now.
     other = pa.table({"other": [1]})
-    write_shuffle(other, one, keys="other", num_subpartitions=3, mode="overwrite", options=FAST)
+    write_rows(one, other, "other", n=3, mode="overwrite")
     assert main(["delete", one, "--key", "customer=17", *once]) == 0
     assert DeletionReceipt.from_json(capsys.readouterr().out) == printed[1]
 

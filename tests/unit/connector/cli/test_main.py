@@ -21,7 +21,6 @@ from arrow_format import (
     WriteOptions,
     delete_rows,
     open_shuffle,
-    write_shuffle,
 )
 from arrow_format.jobs.merge import MergePlan
 from arrow_format.write.merge_policy import Facts, PlannedMerge
@@ -30,11 +29,10 @@ from connector.cli import tables as cli_tables
 from connector.cli.charts import skew_picture
 from connector.cli.inspection import measure_skew, partitioner_text
 from integration.programs.region_picture import region_picture
-from tests.support.small_shuffles import numbered, write_tasks
+from tests.support.small_shuffles import FAST, numbered, write_rows, write_tasks
 
 ROOT = Path(__file__).resolve().parents[4]
 N = 8
-FAST = WriteOptions(sync=False)
 
 
 def table_of(num_rows):
@@ -51,10 +49,8 @@ def table_of(num_rows):
 def path(tmp_path_factory):
     """A shuffle of two versions: 1,000 rows, and 200 more."""
     directory = str(tmp_path_factory.mktemp("shuffles") / "orders")
-    write_shuffle(table_of(1_000), directory, num_subpartitions=N, keys="k", options=FAST)
-    write_shuffle(
-        table_of(200), directory, num_subpartitions=N, keys="k", mode="append", options=FAST
-    )
+    write_rows(directory, table_of(1_000), "k", n=N)
+    write_rows(directory, table_of(200), "k", n=N, mode="append")
     return directory
 
 
@@ -63,9 +59,7 @@ def damaged(tmp_path):
     """A shuffle of three map outputs, a byte of two data files flipped; and those files."""
     directory = tmp_path / "damaged"
     for mode in ("overwrite", "append", "append"):
-        write_shuffle(
-            table_of(100), directory, num_subpartitions=N, keys="k", mode=mode, options=FAST
-        )
+        write_rows(directory, table_of(100), "k", n=N, mode=mode)
     files = sorted(directory.glob("map_outputs/*/*.data"))[:2]
     for file in files:
         stored = bytearray(file.read_bytes())
@@ -152,7 +146,7 @@ class TestPlan:
 
     def test_of_a_version_and_of_nothing(self, run, path, tmp_path):
         assert "1 read of 1 chunk" in run("plan", path, "--subpartitions", "3", "--version", "1")[1]
-        write_shuffle(table_of(0), tmp_path, num_subpartitions=N, keys="k", options=FAST)
+        write_rows(tmp_path, table_of(0), "k", n=N)
         assert run("plan", tmp_path)[1].splitlines()[0] == "subpartitions 0 to 7: nothing to read"
 
     def test_bad_subpartitions(self, run, path):
@@ -198,9 +192,7 @@ class TestInspect:
 
     def test_of_an_older_version_among_many_shows_that_version(self, run, tmp_path):
         for _ in range(12):
-            write_shuffle(
-                table_of(1), tmp_path, num_subpartitions=1, keys="k", mode="append", options=FAST
-            )
+            write_rows(tmp_path, table_of(1), "k", n=1, mode="append")
 
         def listed(*arguments):
             lines = run("inspect", tmp_path, *arguments)[1].splitlines()
@@ -240,7 +232,7 @@ class TestInspect:
         }
 
     def test_rows_that_masks_took_are_counted(self, run, tmp_path):
-        write_shuffle(table_of(20), tmp_path, num_subpartitions=2, keys="k", options=FAST)
+        write_rows(tmp_path, table_of(20), "k", n=2)
         assert "masked" not in run("inspect", tmp_path)[1]
         receipt = delete_rows(tmp_path, {"k": [3, 4]}, erase=False, options=FAST)
         assert receipt.num_rows > 0
@@ -252,14 +244,12 @@ class TestInspect:
 
     def test_versions_that_were_overwritten_are_not_live(self, run, tmp_path):
         for _ in range(2):
-            write_shuffle(
-                table_of(5), tmp_path, num_subpartitions=2, keys="k", mode="overwrite", options=FAST
-            )
+            write_rows(tmp_path, table_of(5), "k", n=2, mode="overwrite")
         facts = json.loads(run("inspect", tmp_path, "--json")[1])
         assert [version["live"] for version in facts["versions"]] == [False, True]
 
     def test_of_no_rows(self, run, tmp_path):
-        write_shuffle(table_of(0), tmp_path, num_subpartitions=3, keys="k", options=FAST)
+        write_rows(tmp_path, table_of(0), "k", n=3)
         status, out, _ = run("inspect", tmp_path)
         assert status == 0
         assert "All 3 subpartitions are empty." in out
@@ -267,21 +257,14 @@ class TestInspect:
     def test_lists_few_of_many_columns_and_versions(self, run, tmp_path):
         wide = pa.table({f"column_{i}": pa.array([1]) for i in range(300)})
         for _ in range(12):
-            write_shuffle(
-                wide,
-                tmp_path,
-                num_subpartitions=1,
-                keys="column_0",
-                mode="append",
-                options=FAST,
-            )
+            write_rows(tmp_path, wide, "column_0", n=1, mode="append")
         _, out, _ = run("inspect", tmp_path)
         assert "... and 276 more; --json lists all" in out
         assert "... and 4 earlier" in out
         assert len(out.splitlines()) < 60
 
     def test_tells_of_an_index_that_is_gone_and_still_shows_the_rest(self, run, tmp_path):
-        write_shuffle(table_of(10), tmp_path, num_subpartitions=2, keys="k", options=FAST)
+        write_rows(tmp_path, table_of(10), "k", n=2)
         (index,) = tmp_path.glob("map_outputs/*/*.index")
         index.unlink()
         status, out, err = run("inspect", tmp_path)
@@ -291,9 +274,7 @@ class TestInspect:
 
     def test_tells_of_an_earlier_entry_that_is_damaged(self, run, tmp_path):
         for _ in range(2):
-            write_shuffle(
-                table_of(5), tmp_path, num_subpartitions=2, keys="k", mode="overwrite", options=FAST
-            )
+            write_rows(tmp_path, table_of(5), "k", n=2, mode="overwrite")
         entry = min(tmp_path.glob("commit_log/*/*.entry"))
         entry.write_bytes(entry.read_bytes()[:-5])
         status, out, err = run("inspect", tmp_path)
@@ -303,7 +284,7 @@ class TestInspect:
 
     def test_control_characters_in_names_are_escaped(self, run, tmp_path):
         named = pa.table({"a\x1b[31m\n": [1], "[bold]b": [2]})
-        write_shuffle(named, tmp_path, num_subpartitions=1, keys="[bold]b", options=FAST)
+        write_rows(tmp_path, named, "[bold]b", n=1)
         _, out, _ = run("inspect", tmp_path)
         assert "\x1b" not in out
         assert r"a\x1b[31m\n" in out
@@ -326,20 +307,20 @@ class TestHead:
         assert len(out.splitlines()) == 12
 
     def test_of_more_rows_than_there_are(self, run, tmp_path):
-        write_shuffle(table_of(3), tmp_path, num_subpartitions=1, keys="k", options=FAST)
+        write_rows(tmp_path, table_of(3), "k", n=1)
         _, out, _ = run("head", tmp_path, "--subpartition", 0)
         assert "(3 of 3 rows of subpartition 0)" in out
         assert "null" in out
 
     def test_of_an_empty_subpartition(self, run, tmp_path):
-        write_shuffle(table_of(0), tmp_path, num_subpartitions=2, keys="k", options=FAST)
+        write_rows(tmp_path, table_of(0), "k", n=2)
         _, out, _ = run("head", tmp_path, "--subpartition", 1)
         assert "(0 of 0 rows of subpartition 1)" in out
         assert out.splitlines()[0].split() == ["k", "name", "price"]
 
     def test_of_no_rows_and_many_columns_names_as_many_as_fit(self, run, tmp_path):
         table = pa.table({f"c{i}": pa.array([], pa.int64()) for i in range(500)})
-        write_shuffle(table, tmp_path, num_subpartitions=1, keys="c0", options=FAST)
+        write_rows(tmp_path, table, "c0", n=1)
         status, out, _ = run("head", tmp_path, "--subpartition", 0)
         names, caption = out.splitlines()
         assert status == 0
@@ -395,7 +376,7 @@ class TestHead:
                 "span": pa.array([2**62], pa.duration("s")),
             }
         )
-        write_shuffle(far, tmp_path, num_subpartitions=1, keys="k", for_spark=False, options=FAST)
+        write_rows(tmp_path, far, "k", n=1, for_spark=False)
         status, out, err = run("head", tmp_path, "--subpartition", 0)
         assert (status, err) == (0, "")
         for shown in ("20000-", "10183-", "[1, None]", "[('a', 1)]", "[10183-", "no\ufffdtext"):
@@ -445,10 +426,7 @@ class TestVerify:
         assert (report["version"], report["num_rows"], report["problems"]) == (1, 1_000, [])
 
     def test_whom_nobody_can_ask(self, run, tmp_path):
-        write_shuffle(
-            table_of(50), tmp_path, num_subpartitions=2, partitioner=RoundRobinPartitioner(),
-            options=FAST,
-        )  # fmt: skip
+        write_rows(tmp_path, table_of(50), n=2, partitioner=RoundRobinPartitioner())
         assert ", placement: unknown) (" in run("verify", tmp_path)[1]
         assert json.loads(run("verify", tmp_path, "--json")[1])["placement"] == "unknown"
 
@@ -475,16 +453,14 @@ class TestVerify:
 
     def test_of_a_version_before_the_damage(self, run, tmp_path):
         for _ in range(2):
-            write_shuffle(
-                table_of(50), tmp_path, num_subpartitions=2, keys="k", mode="append", options=FAST
-            )
+            write_rows(tmp_path, table_of(50), "k", n=2, mode="append")
         last = max(tmp_path.glob("map_outputs/*/*.data"), key=lambda file: file.stat().st_mtime_ns)
         last.write_bytes(b"")
         assert run("verify", tmp_path, "--version", 1)[0] == 0
         assert run("verify", tmp_path)[0] == 1
 
     def test_a_damaged_newest_entry(self, run, tmp_path):
-        write_shuffle(table_of(5), tmp_path, num_subpartitions=2, keys="k", options=FAST)
+        write_rows(tmp_path, table_of(5), "k", n=2)
         (entry,) = tmp_path.glob("commit_log/*/*.entry")
         entry.write_bytes(entry.read_bytes().replace(b'"number":1', b'"number":2'))
         line = error_of(run("verify", tmp_path), 1)
@@ -511,7 +487,7 @@ class TestErrors:
         assert "version 9 is not there; there are versions 1 to 2" in line
 
     def test_a_newer_format(self, run, tmp_path):
-        write_shuffle(table_of(5), tmp_path, num_subpartitions=2, keys="k", options=FAST)
+        write_rows(tmp_path, table_of(5), "k", n=2)
         (entry,) = tmp_path.glob("commit_log/*/*.entry")
         import zlib
 
@@ -558,9 +534,7 @@ class TestMerge:
         """A shuffle of five versions with a map output each."""
         directory = tmp_path / "several"
         for _ in range(5):
-            write_shuffle(
-                table_of(200), directory, num_subpartitions=N, keys="k", mode="append", options=FAST
-            )
+            write_rows(directory, table_of(200), "k", n=N, mode="append")
         return directory
 
     def rows_of(self, path):
@@ -618,7 +592,7 @@ class TestMerge:
     def test_a_single_map_output(self, run, tmp_path):
         options = WriteOptions(sync=False, sort_buffer_bytes=8_192)
         batches = table_of(2_000).to_batches(max_chunksize=50)
-        write_shuffle(batches, tmp_path, num_subpartitions=N, keys="k", options=options)
+        write_rows(tmp_path, batches, "k", n=N, options=options)
         _, out, _ = run("merge", tmp_path, "--by", "map_output", "--dry-run")
         assert "  rewrite map output 0: 1 file, " in out
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from arrow_format import WriteOptions, open_shuffle, write_shuffle
+from arrow_format import WriteOptions, open_shuffle
 from arrow_format.errors import ResultReleasedError
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
@@ -16,8 +16,9 @@ from arrow_format.streaming import flush_pending as pending_flush
 from arrow_shuffle import consume
 from connector.cli.main import main
 from tests.support.consumers import ConsumerRegistry
+from tests.support.small_shuffles import write_rows
 
-FAST = WriteOptions(sync=False, result_type="PIPELINED")
+PIPELINED = WriteOptions(sync=False, result_type="PIPELINED")
 
 
 @pytest.fixture
@@ -35,13 +36,8 @@ def run(capsys):
 @pytest.fixture
 def path(tmp_path):
     for value in (1, 2):
-        write_shuffle(
-            pa.table({"k": [value]}),
-            tmp_path / "s",
-            num_subpartitions=2,
-            keys="k",
-            mode="append",
-            options=FAST,
+        write_rows(
+            tmp_path / "s", pa.table({"k": [value]}), "k", n=2, mode="append", options=PIPELINED
         )
     return tmp_path / "s"
 

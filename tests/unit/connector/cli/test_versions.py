@@ -11,7 +11,7 @@ from arrow_format import WriteOptions, write_shuffle
 from arrow_format.log.names import entry_path
 from arrow_format.read.shuffle import open_shuffle
 from connector.cli.main import main
-from tests.support.small_shuffles import numbered, values, write_tasks
+from tests.support.small_shuffles import numbered, values, write_rows, write_tasks
 
 
 @pytest.fixture
@@ -164,7 +164,7 @@ def test_relocate(tmp_path, command, monkeypatch):
     monkeypatch.setattr("arrow_format.write.map_output.first_root", lambda *_: 1)
     options = WriteOptions(sync=False, local_dirs=(str(tmp_path / "disk"),))
     path = tmp_path / "s"
-    write_shuffle(pa.table({"k": [1]}), path, keys="k", num_subpartitions=2, options=options)
+    write_rows(path, pa.table({"k": [1]}), "k", n=2, options=options)
     assert command("relocate", path)[0] == 2
     assert command("relocate", path, "--moved", "--copied")[0] == 2
     copy = shutil.copytree(path, tmp_path / "copy")

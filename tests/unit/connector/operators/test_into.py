@@ -17,7 +17,7 @@ from arrow_shuffle import (
 )
 from tests.support.operations import made, written
 from tests.support.session_in_process import SessionInProcess
-from tests.support.small_shuffles import FAST, files_below
+from tests.support.small_shuffles import FAST, files_below, write_rows
 
 SPARK = SessionInProcess()
 N = 6
@@ -153,7 +153,7 @@ def fails(subpartition, reader):
 def test_a_task_that_fails_leaves_what_was_there(tmp_path, items, function, error, message, mode):
     out = tmp_path / "out"
     if mode != "errorifexists":
-        write_shuffle(ITEMS, out, num_subpartitions=N, keys="order", options=FAST)
+        write_rows(out, ITEMS, "order", n=N)
     before = files_below(out)
     with pytest.raises(error, match=message):
         items.map_subpartitions(function, SCHEMA).write(out, mode=mode, **SPARKS, **SMALL)

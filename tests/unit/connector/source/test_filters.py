@@ -14,7 +14,7 @@ from connector.options.filters import format_arrow_filter
 from connector.source.described import MOST_FILTER_CHARACTERS, shortened
 from connector.source.reader import ShuffleSourceReader, restricted, schema_of_source
 from connector.source.stream_reader import ShuffleStreamReader
-from tests.support.small_shuffles import FAST
+from tests.support.small_shuffles import write_rows
 
 N = 8
 SCHEMA = StructType().add("k", LongType()).add("s", StringType())
@@ -24,7 +24,7 @@ ROWS = pa.table({"k": range(100), "s": [f"text {i % 10}" for i in range(100)]})
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
     path = tmp_path_factory.mktemp("filters") / "s"
-    write_shuffle(ROWS, path, num_subpartitions=N, keys="k", options=FAST)
+    write_rows(path, ROWS, "k", n=N)
     return path
 
 
@@ -133,7 +133,7 @@ def test_keys_and_a_filter_are_not_given_together(path):
 def test_a_stream_delivers_the_rows_of_its_filter(tmp_path):
     for start in (0, 100, 200):
         batch = pa.table({"k": range(start, start + 100), "s": ["a", "b"] * 50})
-        write_shuffle(batch, tmp_path, num_subpartitions=N, keys="k", mode="append", options=FAST)
+        write_rows(tmp_path, batch, "k", n=N, mode="append")
     options = {"path": str(tmp_path), "filter": "k IN (5, 104, 205) AND s = 'b'"}
     reader = ShuffleStreamReader(options, SCHEMA)
     start = reader.initialOffset()

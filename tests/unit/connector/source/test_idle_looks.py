@@ -8,12 +8,11 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import LongType, StructType
 
-from arrow_format import write_shuffle
 from arrow_format.storage.open import open_storage
 from connector.source import stream_reader
 from connector.source.stream_reader import ShuffleStreamReader, seconds_until_poll
 from tests.support.guarantees import guarantee
-from tests.support.small_shuffles import FAST
+from tests.support.small_shuffles import write_rows
 
 SCHEMA = StructType().add("v", LongType())
 ALL = ReadAllAvailable()
@@ -30,7 +29,7 @@ def test_how_long_to_wait(now, idle_at, interval, expected):
 def add(storage, value):
     """Add a version."""
     rows = pa.table({"v": [value]})
-    write_shuffle(rows, storage, num_subpartitions=2, keys="v", mode="append", options=FAST)
+    write_rows(storage, rows, "v", n=2, mode="append")
 
 
 @pytest.fixture

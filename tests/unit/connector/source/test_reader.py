@@ -14,7 +14,7 @@ from arrow_format.keys.partitioner import HashPartitioner
 from connector import ArrowShuffleDataSource
 from connector.source.reader import ShuffleSourceReader, spark_schema
 from tests.support.guarantees import guarantee
-from tests.support.small_shuffles import FAST
+from tests.support.small_shuffles import FAST, write_rows
 from tests.unit.connector.test_spark_types import PointUDT
 
 K = StructType([StructField("k", LongType())])
@@ -80,7 +80,7 @@ def test_a_column_that_is_not_there_is_named_beside_those_that_are(path):
 def test_what_was_loaded_before_reads_what_its_names_meant(tmp_path, how):
     path = tmp_path / "s"
     rows = pa.table({"k": [1, 2], "a": [3, 4], "b": [5, 6]})
-    write_shuffle(rows, path, keys="k", num_subpartitions=2, options=FAST)
+    write_rows(path, rows, "k", n=2)
     source = ArrowShuffleDataSource({"path": str(path)})
     schema = source.schema()
     # Rows of later versions are read too.

@@ -29,7 +29,6 @@ from arrow_format import (
     open_shuffle,
     release_shuffle,
     rename_columns,
-    write_shuffle,
 )
 from arrow_format.errors import (
     ConsumerError,
@@ -49,7 +48,7 @@ from tests.support.consumers import ConsumerRegistry
 from tests.support.guarantees import guarantee
 from tests.support.logs import add, fence, log_of, put
 from tests.support.recording_storage import RecordingStorage
-from tests.support.small_shuffles import FAST, numbered, write_tasks
+from tests.support.small_shuffles import FAST, numbered, write_rows, write_tasks
 
 N = 5
 SCHEMA = StructType().add("v", LongType())
@@ -416,9 +415,7 @@ def test_a_consumer_has_consumed_what_was_read_when_nothing_more_is_there(tmp_pa
     options = replace(FAST, result_type=kind)
     for start in (0, 10):
         table = pa.table({"v": range(start, start + N)})
-        write_shuffle(
-            table, tmp_path, num_subpartitions=2, keys="v", mode="append", options=options
-        )
+        write_rows(tmp_path, table, "v", n=2, mode="append", options=options)
     registry = ConsumerRegistry(open_storage(tmp_path))
     reader = reader_of(tmp_path, consumer="a")
     start = reader.initialOffset()
