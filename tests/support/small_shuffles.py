@@ -188,6 +188,13 @@ def files_below(root: Path) -> list[str]:
     return sorted(path.relative_to(root).as_posix() for path in below)
 
 
+def flip(file: Path, place: int | None = None) -> None:
+    """Flip a bit of a file: of a byte in its middle, or elsewhere."""
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2 if place is None else place] ^= 1
+    file.write_bytes(content)
+
+
 def begin(
     path: Path,
     schema: pa.Schema = SCHEMA,

@@ -168,8 +168,7 @@ def test_no_rows_at_all_are_refused_as_arrow_format_does(tmp_path):
         arrow_shuffle.write_shuffle(3, tmp_path / "s", num_subpartitions=1, keys="k")
 
 
-def test_a_consumption_is_of_what_users_open(tmp_path):
-    path = tmp_path / "s"
+def test_a_consumption_is_of_what_users_open(path):
     arrow_shuffle.write_shuffle(pa.table(COLUMNS), path, num_subpartitions=1, keys="k")
     opened = arrow_shuffle.open_shuffle(path)
     for asked in (arrow_shuffle.consume(path, consumer="a"), opened.consume("b")):

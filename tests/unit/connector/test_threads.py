@@ -21,9 +21,9 @@ def of_frame(path, threads):
     return ShuffleMapTask(path, schema=SCHEMA, num_subpartitions=2, keys="k", options=options).job
 
 
-def of_dataset(path, threads):
-    ds.write_dataset(pa.table({"k": [1]}), path / "source", format="parquet")
-    scan = plan_scan(ds.dataset(path / "source"), parallelism=1)
+def of_dataset(path, threads, **columns):
+    ds.write_dataset(pa.table({"k": [1], **columns}), path / "source", format="feather")
+    scan = plan_scan(ds.dataset(path / "source", format="feather"), parallelism=1)
     return begin_scan_job(
         path / "x", scan.schema, num_subpartitions=2, partitioner=HashPartitioner("k"),
         options=WriteOptions(threads=threads),
@@ -31,13 +31,7 @@ def of_dataset(path, threads):
 
 
 def of_columns_that_spark_lacks(path, threads):
-    table = pa.table({"k": [1], "h": pa.array([None], pa.month_day_nano_interval())})
-    ds.write_dataset(table, path / "source", format="feather")
-    scan = plan_scan(ds.dataset(path / "source", format="feather"), parallelism=1)
-    return begin_scan_job(
-        path / "x", scan.schema, num_subpartitions=2, partitioner=HashPartitioner("k"),
-        options=WriteOptions(threads=threads),
-    )  # fmt: skip
+    return of_dataset(path, threads, h=pa.array([None], pa.month_day_nano_interval()))
 
 
 def given(path, threads):

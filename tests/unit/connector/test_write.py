@@ -92,8 +92,7 @@ def test_rows_that_are_larger_than_memory_are_warned_of(spark, tmp_path, files, 
         write(files, tmp_path / "two")
 
 
-def test_what_tasks_cannot_write_is_refused(spark, tmp_path, files):
-    path = tmp_path / "s"
+def test_what_tasks_cannot_write_is_refused(spark, path, files):
     with pytest.raises(SchemaError, match=r"source is pyarrow Table: .*leave spark out"):
         write(ROWS, path, spark=spark)
     with pytest.raises(SchemaError, match="source is pyarrow InMemoryDataset: "):

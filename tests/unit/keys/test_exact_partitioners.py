@@ -92,8 +92,7 @@ REFUSED = [
 
 @guarantee("exact partitioners")
 @pytest.mark.parametrize("partitioner", REFUSED, ids=lambda each: type(each).__name__)
-def test_a_class_that_describes_itself_as_another_is_refused(tmp_path, partitioner):
-    path = tmp_path / "s"
+def test_a_class_that_describes_itself_as_another_is_refused(path, partitioner):
     message = "with its own .*Let its describe\\(\\) return a kind of its own"
     with pytest.raises(OptionError, match=message):
         write_rows(path, TABLE, n=4, partitioner=partitioner)

@@ -143,9 +143,7 @@ def test_what_runs_ends_when_nobody_reads(dropped):
         if dropped:
             del results
             gc.collect()
-            deadline = time.monotonic() + 5
-            while not tasks.stopped.is_set() and time.monotonic() < deadline:
-                time.sleep(0.01)
+            tasks.stopped.wait(5)
         else:
             results.close()
             results.close()

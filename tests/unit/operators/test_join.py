@@ -4,7 +4,6 @@ import datetime as dt
 import math
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass
 from decimal import Decimal
 
 import numpy as np
@@ -23,7 +22,6 @@ from arrow_format import (
     RoundRobinPartitioner,
     SchemaError,
     WriteOptions,
-    open_shuffle,
 )
 from arrow_format.arrays.batches import rebatched
 from arrow_format.operators import join as range_join
@@ -32,7 +30,8 @@ from arrow_format.operators.join import join_range
 from arrow_format.operators.join_plan import JoinedColumn, JoinPlan, plan_join
 from arrow_format.operators.key_index import NO_ROW, KeyIndex
 from tests.support.exhaustive import exhaustive
-from tests.support.small_shuffles import shuffle_of, write_rows
+from tests.support.own_partitioner import OwnPartitioner
+from tests.support.small_shuffles import shuffle_of
 
 KINDS = ["inner", "left", "right", "full", "semi", "anti"]
 
@@ -262,12 +261,13 @@ def shuffles(tmp_path_factory):
             "who": pa.array([f"customer {i % 89}" for i in range(401)]),
         }
     )
-    for name, table, key in (("orders", orders, "id"), ("items", items, "order")):
-        write_rows(directory / name, table, key, n=50)
-        everyone = BroadcastPartitioner()
-        write_rows(directory / f"all {name}", table, n=3, partitioner=everyone)
-    names = ("orders", "items", "all orders", "all items")
-    return {name: open_shuffle(directory / name) for name in names}
+    everyone = {"n": 3, "partitioner": BroadcastPartitioner()}
+    return {
+        "orders": shuffle_of(directory / "orders", orders, "id", n=50),
+        "items": shuffle_of(directory / "items", items, "order", n=50),
+        "all orders": shuffle_of(directory / "all orders", orders, **everyone),
+        "all items": shuffle_of(directory / "all items", items, **everyone),
+    }
 
 
 def rows_of(table):
@@ -277,19 +277,15 @@ def rows_of(table):
 def expected_rows(orders, items, how):
     left, right = orders.read().read_all().to_pylist(), items.read().read_all().to_pylist()
     empty = [dict.fromkeys(orders.schema.names), dict.fromkeys(items.schema.names)]
-    rows = []
+    rows = Counter()
     for i, j in modelled([(r["id"],) for r in left], [(r["order"],) for r in right], how):
-        left_row, right_row = (
-            left[i] if i is not None else empty[0],
-            right[j] if j is not None else empty[1],
-        )
-        row = {f"{name}{'_l' * (name == 'who')}": value for name, value in left_row.items()}
+        row = left[i] if i is not None else empty[0]
         if how not in ("semi", "anti"):
+            right_row = right[j] if j is not None else empty[1]
+            row = {f"{name}{'_l' * (name == 'who')}": value for name, value in row.items()}
             row |= {f"{name}{'_r' * (name == 'who')}": value for name, value in right_row.items()}
-        else:
-            row = left_row
-        rows.append(str(row))
-    return Counter(rows)
+        rows[str(row)] += 1
+    return rows
 
 
 @exhaustive(least=9)
@@ -317,10 +313,8 @@ def one_subpartition(tmp_path_factory):
         numbers[rng.random(3_000) < 0.01] = -math.nan if seed else math.nan
         keys = pa.array(numbers, mask=rng.random(3_000) < 0.1)
         batches = pa.table({"k": keys, name: np.arange(3_000)}).to_batches(max_chunksize=400)
-        write_rows(
-            directory / name, batches, "k", n=1, options=WriteOptions(sync=False, chunk_bytes=4_000)
-        )
-        shuffles.append(open_shuffle(directory / name))
+        small = WriteOptions(sync=False, chunk_bytes=4_000)
+        shuffles.append(shuffle_of(directory / name, batches, "k", n=1, options=small))
     return shuffles
 
 
@@ -381,14 +375,11 @@ def test_small_subpartitions_are_read_once(tmp_path, width, monkeypatch):
 
 
 def test_the_side_whose_rows_and_index_are_less_is_held(tmp_path):
+    sides = []
     for name, rows, size in (("many", 40_000, 8), ("few", 500, 700)):
         table = pa.table({"k": np.arange(rows), name: ["x" * size] * rows})
-        write_rows(tmp_path / name, table, "k", n=1)
-    many, few = (open_shuffle(tmp_path / name) for name in ("many", "few"))
-    sides = [
-        range_join._Side(shuffle, ["k", name], 1, range(1))
-        for shuffle, name in ((many, "many"), (few, "few"))
-    ]
+        shuffle = shuffle_of(tmp_path / name, table, "k", n=1)
+        sides.append(range_join._Side(shuffle, ["k", name], 1, range(1)))
     assert sides[0].weights.sum() < 3 * sides[1].weights.sum()
     ((held, *_),) = range_join._groups((sides[0], sides[1]), 1 << 20, 1 << 20, range(1), None)
     assert held == 1
@@ -434,19 +425,10 @@ def test_a_broadcast_side_never_gives_its_rows_twice(shuffles, left, right, kind
                 plan_join(orders, items, on=[("id", "order")], how=how, suffixes=("_l", "_r"))
 
 
-@dataclass(frozen=True)
-class SomeToAll:
-    """Sends rows to everyone where a column says so, and hashes the others."""
-
-    def describe(self):
-        return {"kind": "some_to_all"}
-
-    def check(self, schema):
-        HashPartitioner("k").check(schema)
-
-    def bind(self, schema, num_subpartitions, map_task):
-        hashed = HashPartitioner("k").bind(schema, num_subpartitions, map_task)
-        return lambda batch: np.where(batch["all"], BROADCAST, hashed(batch))
+def some_to_all(batch, num_subpartitions):
+    """Send rows to everyone where a column says so, and hash the others."""
+    hashed = HashPartitioner("k").bind(batch.schema, num_subpartitions, 0)
+    return np.where(batch["all"], BROADCAST, hashed(batch))
 
 
 @pytest.fixture(scope="module")
@@ -457,12 +439,11 @@ def partly(tmp_path_factory):
     result = {}
     for name, of_all in (("some", keys % 7 == 0), ("none", keys < 0)):
         table = pa.table({"k": keys, "all": of_all, name: range(200)})
-        write_rows(directory / name, table, n=8, partitioner=SomeToAll())
-    everyone = BroadcastPartitioner()
+        own = OwnPartitioner(some_to_all)
+        result[name] = shuffle_of(directory / name, table, n=8, partitioner=own)
     table = pa.table({"k": keys, "every": range(200)})
-    write_rows(directory / "every", table, n=3, partitioner=everyone)
-    for name in ("some", "none", "every"):
-        result[name] = open_shuffle(directory / name)
+    everyone = BroadcastPartitioner()
+    result["every"] = shuffle_of(directory / "every", table, n=3, partitioner=everyone)
     return result
 
 
@@ -604,9 +585,9 @@ FLAT = [
 @pytest.mark.parametrize("type_", FLAT, ids=str)
 def test_a_key_of_any_type_is_joined_on_or_refused_by_the_plan(tmp_path, type_):
     table = pa.table({"k": pa.array([1, 2, 2]), "x": pa.nulls(3, type_)})
-    for name in ("l", "r"):
-        write_rows(tmp_path / name, table, "k", n=2, for_spark=False)
-    left, right = open_shuffle(tmp_path / "l"), open_shuffle(tmp_path / "r")
+    left, right = (
+        shuffle_of(tmp_path / name, table, "k", n=2, for_spark=False) for name in ("l", "r")
+    )
     plan = None
     with suppress(SchemaError):
         plan = plan_join(left, right, on=["k", "x"], how="full")
@@ -692,10 +673,12 @@ def test_keys_that_nothing_is_known_of():
 def test_ranges_of_dates_join(tmp_path):
     days = pa.array([dt.date(2024, 1, 1) + dt.timedelta(i % 30) for i in range(90)], pa.date32())
     ranges = RangePartitioner("day", bounds=[dt.date(2024, 1, 20 + i) for i in range(5)])
-    for name in "ab":
-        table = pa.table({"day": days, name: range(90)})
-        write_rows(tmp_path / name, table, n=7, partitioner=ranges)
-    a, b = open_shuffle(tmp_path / "a"), open_shuffle(tmp_path / "b")
+    a, b = (
+        shuffle_of(
+            tmp_path / name, pa.table({"day": days, name: range(90)}), n=7, partitioner=ranges
+        )
+        for name in "ab"
+    )
     result = pa.Table.from_batches(join_range(a, b, plan_join(a, b), group_bytes=1))
     assert result.num_rows == 30 * 3 * 3
     assert result.schema.names == ["day", "a", "b"]

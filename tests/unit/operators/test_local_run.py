@@ -45,6 +45,7 @@ from tests.support.forked import is_closed_in_a_child
 from tests.support.guarantees import guarantee
 from tests.support.operations import made, written
 from tests.support.small_shuffles import FAST, files_below
+from tests.support.waiting import wait_until
 
 N = 6
 ITEMS = pa.table({"order": [i * i % 50 for i in range(400)], "price": list(range(400))})
@@ -101,11 +102,7 @@ def leaves_nothing(tmp_path_factory, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     yield
     gc.collect()
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline and (own_threads() or list(temporary.glob(f"{PREFIX}*"))):
-        time.sleep(0.02)
-    assert not own_threads()
-    assert not list(temporary.glob(f"{PREFIX}*"))
+    wait_until(lambda: not own_threads() and not list(temporary.glob(f"{PREFIX}*")))
 
 
 def own_threads():

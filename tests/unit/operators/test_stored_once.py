@@ -1,7 +1,5 @@
 """Rows that every subpartition reads are not stored once for each."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -9,30 +7,20 @@ import pytest
 from arrow_format.errors import OptionError
 from arrow_shuffle import BROADCAST, open_shuffle
 from tests.support.operations import written
+from tests.support.own_partitioner import OwnPartitioner
 
 ROWS = pa.table({"k": list(range(40))})
 
 
-@dataclass(frozen=True)
-class SmallOnesEverywhere:
-    """Broadcasts the rows whose key is less than 10."""
-
-    def describe(self):
-        return {"kind": "small_ones_everywhere"}
-
-    def check(self, schema):
-        pass
-
-    def bind(self, schema, num_subpartitions, map_task):
-        def assign(batch):
-            keys = batch["k"].to_numpy()
-            return np.where(keys < 10, BROADCAST, keys % num_subpartitions).astype(np.int32)
-
-        return assign
+def small_ones_everywhere(batch, num_subpartitions):
+    """Broadcast the rows whose key is less than 10."""
+    keys = batch["k"].to_numpy()
+    return np.where(keys < 10, BROADCAST, keys % num_subpartitions).astype(np.int32)
 
 
 def test_some_broadcast_rows(tmp_path):
-    rows = written(tmp_path / "s", ROWS, n=4, partitioner=SmallOnesEverywhere())
+    own = OwnPartitioner(small_ones_everywhere)
+    rows = written(tmp_path / "s", ROWS, n=4, partitioner=own)
     for asked in (rows, rows.select(filter="k >= 0"), rows.select(subpartitions=[1, 2])):
         with pytest.raises(OptionError, match=r"reads the broadcast rows .* times"):
             asked.write(tmp_path / "out", keys="k")

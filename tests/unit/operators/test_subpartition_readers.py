@@ -15,7 +15,6 @@ from arrow_format import (
     CorruptShuffleError,
     HashPartitioner,
     WriteOptions,
-    open_shuffle,
 )
 from arrow_format.operators.subpartition_readers import (
     RowsInOrder,
@@ -24,7 +23,8 @@ from arrow_format.operators.subpartition_readers import (
     row_source,
 )
 from arrow_format.read.rows import Rows
-from tests.support.small_shuffles import shuffle_of, write_rows
+from tests.support.own_partitioner import OwnPartitioner
+from tests.support.small_shuffles import flip, shuffle_of
 
 SCHEMA = pa.schema({"row": pa.int64()})
 
@@ -162,19 +162,10 @@ def test_rows_for_all_that_were_half_read_are_let_go_with_the_turn():
 
 
 def test_rows_that_a_partitioner_broadcasts_are_dealt_to_all(tmp_path):
-    class SomeToAll:
-        def describe(self):
-            return {"kind": "some_to_all"}
-
-        def check(self, schema):
-            pass
-
-        def bind(self, schema, num_subpartitions, map_task):
-            return lambda batch: batch["to"].to_numpy()
-
+    some_to_all = OwnPartitioner(lambda batch, _: batch["to"].to_numpy())
     table = pa.table({"to": pa.array([-1, 0, 2, 2], pa.int32()), "row": range(4)})
-    write_rows(tmp_path / "s", table, n=3, partitioner=SomeToAll())
-    source = row_source(open_shuffle(tmp_path / "s"), range(3), ["row"])
+    shuffle = shuffle_of(tmp_path / "s", table, n=3, partitioner=some_to_all)
+    source = row_source(shuffle, range(3), ["row"])
     turns = each_subpartition(range(3), [source])
     result = [sorted(reader.read_all()["row"].to_pylist()) for _, (reader,) in turns]
     assert result == [[0, 1], [0], [0, 2, 3]]
@@ -185,9 +176,8 @@ def test_shuffles_are_dealt_as_they_are_read(tmp_path, sort_by):
     rng = np.random.default_rng(5)
     table = pa.table({"k": rng.integers(0, 400, 5_000), "v": rng.random(5_000)})
     few = pa.table({"x": [1, 2, 3]})
-    write_rows(tmp_path / "a", table, "k", n=300, sort_by=sort_by)
-    write_rows(tmp_path / "b", few, n=2, partitioner=BroadcastPartitioner())
-    shuffle, broadcast = open_shuffle(tmp_path / "a"), open_shuffle(tmp_path / "b")
+    shuffle = shuffle_of(tmp_path / "a", table, "k", n=300, sort_by=sort_by)
+    broadcast = shuffle_of(tmp_path / "b", few, n=2, partitioner=BroadcastPartitioner())
     wanted = [*range(5, 90), 200]
     sources = [row_source(shuffle, wanted, ["v"]), row_source(broadcast, wanted, None)]
 
@@ -202,12 +192,9 @@ def test_shuffles_are_dealt_as_they_are_read(tmp_path, sort_by):
 
 def test_damage_is_found_where_it_is_read(tmp_path):
     table = pa.table({"k": range(1_000)})
-    write_rows(tmp_path / "s", table, "k", n=4)
+    shuffle = shuffle_of(tmp_path / "s", table, "k", n=4)
     (file,) = tmp_path.rglob("*.data")
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.write_bytes(content)
-    shuffle = open_shuffle(tmp_path / "s")
+    flip(file)
     turns = each_subpartition(range(4), [row_source(shuffle, range(4), None)])
     with pytest.raises(CorruptShuffleError):
         [reader.read_all() for _, (reader,) in turns]

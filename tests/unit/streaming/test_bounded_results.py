@@ -2,6 +2,8 @@
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -24,15 +26,16 @@ from tests.support.small_shuffles import files_below
 
 def test_who_overwrites_waits_for_consumers_that_get_every_version(tmp_path):
     bounded = {"result_type": "PIPELINED_BOUNDED", "max_unconsumed_versions": 2}
+    overwrite = partial(write, tmp_path, mode="overwrite", back_pressure_timeout=0, **bounded)
     for value in range(4):  # no consumer is registered
-        write(tmp_path, value, mode="overwrite", back_pressure_timeout=0, **bounded)
+        overwrite(value)
     take(tmp_path, "a")
     for value in (5, 6):
-        write(tmp_path, value, mode="overwrite", back_pressure_timeout=0, **bounded)
+        overwrite(value)
     with pytest.raises(BackPressureTimeoutError, match=r"consumer 'a'.* 2 versions of"):
-        write(tmp_path, 7, mode="overwrite", back_pressure_timeout=0, **bounded)
+        overwrite(7)
     assert take(tmp_path, "a") == [5, 6]
-    write(tmp_path, 7, mode="overwrite", back_pressure_timeout=0, **bounded)
+    overwrite(7)
 
 
 @pytest.mark.parametrize(
@@ -53,8 +56,7 @@ def test_when_there_is_room(bounds, unconsumed, num_bytes, expected):
 
 
 @guarantee("back pressure")
-def test_the_producer_waits_for_the_slowest_consumer_and_names_it(tmp_path):
-    path = tmp_path / "s"
+def test_the_producer_waits_for_the_slowest_consumer_and_names_it(path):
     bounded = {"result_type": "PIPELINED_BOUNDED", "max_unconsumed_versions": 2}
     write(path, 1, **bounded)
     take(path, "fast")
@@ -87,8 +89,7 @@ def test_the_producer_waits_for_the_slowest_consumer_and_names_it(tmp_path):
     assert take(path, "fast") == [2, 3]
 
 
-def test_a_bounded_result_waits_for_its_first_consumer_too(tmp_path):
-    path = tmp_path / "s"
+def test_a_bounded_result_waits_for_its_first_consumer_too(path):
     write(path, 1, result_type="PIPELINED_BOUNDED", max_unconsumed_bytes=1)
     with pytest.raises(BackPressureTimeoutError, match="any consumer: none is registered"):
         write(path, 2, back_pressure_timeout=0)
@@ -97,8 +98,7 @@ def test_a_bounded_result_waits_for_its_first_consumer_too(tmp_path):
 
 
 @guarantee("back pressure")
-def test_two_producers_do_not_pass_the_bound_together(tmp_path):
-    path = tmp_path / "s"
+def test_two_producers_do_not_pass_the_bound_together(path):
     write(path, 0, result_type="PIPELINED_BOUNDED", max_unconsumed_versions=3)
     failed = []
 
@@ -108,10 +108,7 @@ def test_two_producers_do_not_pass_the_bound_together(tmp_path):
         except BackPressureTimeoutError as error:
             failed.append(error)
 
-    threads = [threading.Thread(target=produce, args=(value,)) for value in range(1, 7)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(6) as threads:
+        list(threads.map(produce, range(1, 7)))
     assert len(failed) == 4
     assert len(take(path, "a")) == 3

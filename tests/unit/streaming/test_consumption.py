@@ -19,14 +19,14 @@ from arrow_shuffle import consume
 from tests.support.consumers import ConsumerRegistry
 from tests.support.guarantees import guarantee
 from tests.support.results import PIPELINED, numbers, rows, take, write
+from tests.support.small_shuffles import flip
 
 # Consumption
 
 
 @guarantee("consumed once")
 @pytest.mark.parametrize("kind", PIPELINED)
-def test_a_pipelined_version_is_consumed_once_by_each_name(tmp_path, kind):
-    path = tmp_path / "s"
+def test_a_pipelined_version_is_consumed_once_by_each_name(path, kind):
     write(path, 1, result_type=kind)
     write(path, 2)
     assert take(path, "a") == [1, 2]
@@ -39,8 +39,7 @@ def test_a_pipelined_version_is_consumed_once_by_each_name(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", PIPELINED)
-def test_nothing_new_is_an_empty_result_where_that_is_allowed(tmp_path, kind):
-    path = tmp_path / "s"
+def test_nothing_new_is_an_empty_result_where_that_is_allowed(path, kind):
     with pytest.raises(ShuffleNotFoundError):
         consume(path, consumer="a", allow_empty=True)
     write(path, 1, result_type=kind)
@@ -64,8 +63,7 @@ def test_nothing_new_is_an_empty_result_where_that_is_allowed(tmp_path, kind):
 
 @guarantee("consumed once")
 @pytest.mark.parametrize("kind", PIPELINED)
-def test_what_was_not_committed_comes_again(tmp_path, kind):
-    path = tmp_path / "s"
+def test_what_was_not_committed_comes_again(path, kind):
     write(path, 1, result_type=kind)
     with (
         pytest.raises(KeyError),
@@ -77,8 +75,7 @@ def test_what_was_not_committed_comes_again(tmp_path, kind):
     assert take(path, "a") == [1]
 
 
-def test_a_blocking_persistent_result_is_consumed_any_number_of_times(tmp_path):
-    path = tmp_path / "s"
+def test_a_blocking_persistent_result_is_consumed_any_number_of_times(path):
     write(path, 1)
     write(path, 2)
     assert [take(path, name) for name in ("a", "a", "b")] == [[1, 2]] * 3
@@ -86,8 +83,7 @@ def test_a_blocking_persistent_result_is_consumed_any_number_of_times(tmp_path):
     assert take(path, "a") == [1, 2]
 
 
-def test_a_pinned_consumption_is_not_changed_by_what_comes(tmp_path):
-    path = tmp_path / "s"
+def test_a_pinned_consumption_is_not_changed_by_what_comes(path):
     write(path, 1, result_type="PIPELINED")
     with consume(path, consumer="a") as consumption:
         write(path, 2)
@@ -96,8 +92,7 @@ def test_a_pinned_consumption_is_not_changed_by_what_comes(tmp_path):
     assert take(path, "a") == [2]
 
 
-def test_a_consumption_travels_as_what_it_is(tmp_path):
-    path = tmp_path / "s"
+def test_a_consumption_travels_as_what_it_is(path):
     write(path, 1, result_type="PIPELINED")
     take(path, "a")
     write(path, 2)
@@ -105,8 +100,7 @@ def test_a_consumption_travels_as_what_it_is(tmp_path):
         assert rows(pickle.loads(pickle.dumps(consumption.shuffle))) == [2]
 
 
-def test_a_merge_hides_nothing_and_brings_nothing(tmp_path):
-    path = tmp_path / "s"
+def test_a_merge_hides_nothing_and_brings_nothing(path):
     write(path, 1, result_type="PIPELINED")
     take(path, "a")
     write(path, 2)
@@ -118,8 +112,7 @@ def test_a_merge_hides_nothing_and_brings_nothing(tmp_path):
         take(path, "a")
 
 
-def test_versions_that_overwrite_are_consumed_like_others(tmp_path):
-    path = tmp_path / "s"
+def test_versions_that_overwrite_are_consumed_like_others(path):
     write(path, 1, result_type="PIPELINED")
     take(path, "a")
     write(path, 2)
@@ -137,16 +130,12 @@ def test_a_consumption_ends_once(tmp_path):
 
 
 @guarantee("progress")
-def test_progress_is_durable_and_verified(tmp_path):
-    path = tmp_path / "s"
+def test_progress_is_durable_and_verified(path):
     write(path, 1, result_type="PIPELINED")
     take(path, "a")
     registry = ConsumerRegistry(open_storage(path))
     assert registry.all_progress() == {"a": 1}
-    file = path / record_path("a", numbers(path)[-1])
-    data = bytearray(file.read_bytes())
-    data[5] ^= 1
-    file.write_bytes(data)
+    flip(path / record_path("a", numbers(path)[-1]), 5)
     with pytest.raises(CorruptShuffleError, match=r"a/0+3.json: .*how far consumer a has come"):
         take(path, "a")
 

@@ -20,6 +20,7 @@ from arrow_format.streaming.latest_in_memory import LatestRows, latest_in_passes
 from arrow_format.streaming.latest_spilling import LatestPerKey
 from tests.support.exhaustive import times
 from tests.support.guarantees import guarantee
+from tests.support.small_shuffles import flip
 
 MEMORY = 1 << 20
 
@@ -35,6 +36,16 @@ def batches_of(num_rows, num_keys, *, batch_rows=5_000, seed=0):
                 "s": keys[start:stop].astype(str),
             }
         )
+
+
+def latest_in(directory, max_bytes=MEMORY):
+    schema = next(batches_of(1, 1)).schema
+    return LatestPerKey(schema, ["k"], max_bytes=max_bytes, directory=str(directory))
+
+
+def put(latest, batch):
+    for piece in latest.pieces(batch):
+        assert latest.append(piece) is None
 
 
 def latest_of(batches):
@@ -81,14 +92,11 @@ def test_no_rows_are_no_batches():
 
 
 def test_memory_is_bounded_however_many_rows_there_are(tmp_path):
-    latest = LatestPerKey(
-        next(batches_of(1, 1)).schema, ["k"], max_bytes=MEMORY, directory=str(tmp_path)
-    )
+    latest = latest_in(tmp_path)
     before, most = pa.total_allocated_bytes(), 0
     for batch in batches_of(times(80_000, 200_000), 10**9):
-        for piece in latest.pieces(batch):
-            latest.append(piece)
-        del batch, piece
+        put(latest, batch)
+        del batch
         most = max(most, pa.total_allocated_bytes() - before)
         assert latest.num_bytes <= MEMORY // 3
     for batch in latest.rows():
@@ -100,13 +108,10 @@ def test_memory_is_bounded_however_many_rows_there_are(tmp_path):
 
 
 def test_rows_can_be_given_out_again_and_cleared(tmp_path):
-    latest = LatestPerKey(
-        next(batches_of(1, 1)).schema, ["k"], max_bytes=MEMORY, directory=str(tmp_path)
-    )
+    latest = latest_in(tmp_path)
     for seed in (1, 2):
         for batch in batches_of(30_000, 30_000, seed=seed):
-            for piece in latest.pieces(batch):
-                assert latest.append(piece) is None
+            put(latest, batch)
         assert not latest.is_empty
         next(iter(latest.rows()))  # left half read
         first, second = list(latest.rows()), list(latest.rows())
@@ -210,12 +215,9 @@ def test_bad_keys_and_options_are_named():
 
 
 def spilling(directory):
-    latest = LatestPerKey(
-        next(batches_of(1, 1)).schema, ["k"], max_bytes=64 << 10, directory=str(directory)
-    )
+    latest = latest_in(directory, 64 << 10)
     for batch in batches_of(5_000, 5_000, batch_rows=1_000):
-        for piece in latest.pieces(batch):
-            latest.append(piece)
+        put(latest, batch)
     assert len(list(directory.iterdir())) == 1
     return latest
 
@@ -308,23 +310,14 @@ def test_a_forked_process_leaves_its_parents_files(tmp_path):
 
 def test_a_place_that_takes_no_files_is_an_error(tmp_path):
     with pytest.raises(StorageError, match=r"missing.*scratch directory"):
-        list(
-            latest_per_key(
-                batches_of(20_000, 20_000),
-                ["k"],
-                max_bytes=64 << 10,
-                directory=str(tmp_path / "missing"),
-            )
-        )
+        spilling(tmp_path / "missing")
 
 
 def test_damage_to_what_was_spilled_is_an_error_and_nothing_is_left(tmp_path):
     latest = spilling(tmp_path)
     next(latest.rows())
     for file in tmp_path.rglob("*.data"):
-        content = bytearray(file.read_bytes())
-        content[len(content) // 2] ^= 1
-        file.write_bytes(content)
+        flip(file)
     with pytest.raises(CorruptShuffleError):
         list(latest.rows())
     assert latest.is_empty

@@ -3,8 +3,8 @@
 import os
 import shutil
 import signal
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
@@ -34,13 +34,13 @@ from tests.support.results import (
     write,
 )
 from tests.support.small_shuffles import files_below
+from tests.support.waiting import wait_until
 
 # One process of a name at a time
 
 
 @guarantee("one process per name")
-def test_a_second_consumer_of_the_name_is_refused_while_the_first_lives(tmp_path):
-    path = tmp_path / "s"
+def test_a_second_consumer_of_the_name_is_refused_while_the_first_lives(path):
     write(path, 1, result_type="PIPELINED")
     with consume(path, consumer="a"):
         with pytest.raises(ConsumerError, match=rf"held by process {os.getpid()} on"):
@@ -60,8 +60,7 @@ time.sleep(600)
 
 
 @guarantee("one process per name")
-def test_a_killed_consumer_loses_its_name_at_once(tmp_path):
-    path = tmp_path / "s"
+def test_a_killed_consumer_loses_its_name_at_once(path):
     write(path, 1, result_type="PIPELINED")
     with child(HOLDING, path) as process:
         with pytest.raises(ConsumerError, match=rf"held by process {process.pid} on"):
@@ -71,8 +70,7 @@ def test_a_killed_consumer_loses_its_name_at_once(tmp_path):
         assert take(path, "a") == [1]
 
 
-def test_a_stopped_process_still_holds_the_name(tmp_path):
-    path = tmp_path / "s"
+def test_a_stopped_process_still_holds_the_name(path):
     write(path, 1, result_type="PIPELINED")
     with child(HOLDING, path) as process:
         process.send_signal(signal.SIGSTOP)
@@ -149,18 +147,14 @@ def test_a_consumer_elsewhere_that_is_silent_for_long_can_be_forgotten(
 
 def test_a_living_holder_shows_itself_again_and_again(tmp_path):
     lease = take_lease(open_storage(tmp_path), "a", seconds=0.2)
-    deadline = time.monotonic() + 10
-    while numbers(tmp_path)[-1] < 3 and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert numbers(tmp_path)[-1] >= 3
+    wait_until(lambda: numbers(tmp_path)[-1] >= 3)
     lease.put()
     lease.end()
     assert not lease._thread.is_alive()
 
 
 @guarantee("one process per name")
-def test_who_was_taken_over_learns_of_it_and_records_nothing(tmp_path):
-    path = tmp_path / "s"
+def test_who_was_taken_over_learns_of_it_and_records_nothing(path):
     write(path, 1, result_type="PIPELINED")
     storage = open_storage(path)
     sleeper = Consumer(storage, "a")
@@ -189,7 +183,7 @@ def test_many_that_want_one_name_get_it_one_after_the_other(tmp_path):
     storage = open_storage(tmp_path)
     held, most = [], []
 
-    def use():
+    def use(_):
         lease = take_lease(storage, "a", timeout=60)
         held.append(1)
         most.append(len(held))
@@ -197,11 +191,8 @@ def test_many_that_want_one_name_get_it_one_after_the_other(tmp_path):
         held.pop()
         lease.end()
 
-    threads = [threading.Thread(target=use) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(use, range(8)))
     assert most == [1] * 8
 
 
@@ -297,8 +288,7 @@ def test_a_holder_goes_on_after_answers_that_got_lost(tmp_path):
         def put_if_absent(self, path, data, *, sync):
             super().put_if_absent(path, data, sync=sync)
             if self.loses:
-                msg = "the answer got lost"
-                raise StorageError(msg)
+                raise StorageError("the answer got lost")
 
     storage = Forgetful(str(tmp_path))
     lease = take_lease(storage, "a", seconds=0.1)
@@ -306,10 +296,7 @@ def test_a_holder_goes_on_after_answers_that_got_lost(tmp_path):
     with pytest.raises(StorageError, match="lost"):
         lease.put(lambda record: record.consumed(7))
     storage.loses = False
-    deadline = time.monotonic() + 10
-    while lease.record.number < 5 and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert lease.record.number >= 5
+    wait_until(lambda: lease.record.number >= 5)
     lease.end()
     newest = ConsumerRegistry(storage).newest("a")
     assert (newest.version, newest.holder, newest.taken) == (7, None, ())
@@ -387,8 +374,7 @@ def test_a_name_that_could_not_be_given_back_is_free_all_the_same(tmp_path, monk
     lease = take_lease(storage, "a")
 
     def fail(*_, **__):
-        msg = "the store does not answer"
-        raise StorageError(msg)
+        raise StorageError("the store does not answer")
 
     with monkeypatch.context() as patch:
         patch.setattr(PosixStorage, "put_if_absent", fail)
@@ -405,16 +391,11 @@ def test_a_lease_is_renewed_after_a_store_did_not_answer(tmp_path):
         def put_if_absent(self, path, data, *, sync):
             if self.fails:
                 self.fails -= 1
-                msg = "no answer"
-                raise StorageError(msg)
+                raise StorageError("no answer")
             super().put_if_absent(path, data, sync=sync)
 
     storage = Silent(str(tmp_path))
     lease = take_lease(storage, "a", seconds=0.1)
     storage.fails = 3
-    deadline = time.monotonic() + 10
-    while (storage.fails or lease.record.number < 5) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not storage.fails
-    assert lease.record.number >= 5
+    wait_until(lambda: not storage.fails and lease.record.number >= 5)
     lease.end()

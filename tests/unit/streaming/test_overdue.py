@@ -53,8 +53,7 @@ FLUSHES = {
 
 @guarantee("overdue rows")
 @pytest.mark.parametrize("how", FLUSHES)
-def test_what_is_overdue_becomes_a_version_and_what_is_not_waits(tmp_path, how):
-    path = tmp_path / "s"
+def test_what_is_overdue_becomes_a_version_and_what_is_not_waits(path, how):
     for value, interval, expected in [
         (1, HOUR, []), (2, None, []), (3, MOMENT, [3]), (4, HOUR, [3]), (5, MOMENT, [3, 5]),
     ]:  # fmt: skip
@@ -68,8 +67,7 @@ def test_what_is_overdue_becomes_a_version_and_what_is_not_waits(tmp_path, how):
 
 
 @guarantee("overdue rows")
-def test_a_consumer_flushes_only_where_it_was_asked_to(tmp_path):
-    path = tmp_path / "s"
+def test_a_consumer_flushes_only_where_it_was_asked_to(path):
     wait(path, 1, MOMENT)
     with pytest.raises(ShuffleNotFoundError, match="holds no committed shuffle"):
         consume(path, consumer="a")
@@ -84,16 +82,14 @@ def test_a_consumer_flushes_only_where_it_was_asked_to(tmp_path):
 
 
 @guarantee("overdue rows")
-def test_a_consumer_that_waits_flushes_when_the_time_has_come(tmp_path):
-    path = tmp_path / "s"
+def test_a_consumer_that_waits_flushes_when_the_time_has_come(path):
     wait(path, 1, timedelta(milliseconds=300))
     with consume(path, consumer="a", flush=True, request_timeout=30) as consumption:
         assert consumption.shuffle.num_rows == 1
 
 
 @guarantee("overdue rows")
-def test_readers_neither_write_nor_see_what_is_overdue(tmp_path):
-    path = tmp_path / "s"
+def test_readers_neither_write_nor_see_what_is_overdue(path):
     wait(path, 1, MOMENT)
     flush_pending(path)
     wait(path, 2, MOMENT)
@@ -108,8 +104,7 @@ def test_readers_neither_write_nor_see_what_is_overdue(tmp_path):
     assert state(path).numbers
 
 
-def test_a_full_result_is_left_to_its_consumers_and_collected(tmp_path):
-    path = tmp_path / "s"
+def test_a_full_result_is_left_to_its_consumers_and_collected(path):
     bounds = {"result_type": "PIPELINED_BOUNDED", "max_unconsumed_versions": 1}
     put(path, [(1, 1)], interval=MOMENT, **bounds)
     flush_pending(path)
@@ -126,8 +121,7 @@ def test_a_full_result_is_left_to_its_consumers_and_collected(tmp_path):
     assert not state(path).numbers
 
 
-def test_a_collection_that_cannot_flush_collects_and_says_so(tmp_path):
-    path = tmp_path / "s"
+def test_a_collection_that_cannot_flush_collects_and_says_so(path):
     for value in (1, 2):
         put(path, [(1, value)], pending=False, mode="overwrite", result_type="PIPELINED")
     wait(path, 3, MOMENT)
@@ -140,8 +134,7 @@ def test_a_collection_that_cannot_flush_collects_and_says_so(tmp_path):
     assert state(path).numbers
 
 
-def test_what_is_no_answer_is_refused_before_anything_is_flushed(tmp_path):
-    path = tmp_path / "s"
+def test_what_is_no_answer_is_refused_before_anything_is_flushed(path):
     wait(path, 1, MOMENT)
     with pytest.raises(OptionError, match="flush='yes'"):
         consume(path, consumer="a", flush="yes")

@@ -34,8 +34,7 @@ from tests.support.small_shuffles import files_below
 
 
 @guarantee("blocking results")
-def test_a_blocking_result_goes_with_the_last_of_its_consumers(tmp_path):
-    path = tmp_path / "s"
+def test_a_blocking_result_goes_with_the_last_of_its_consumers(path):
     storage = open_storage(path)
     ConsumerRegistry(storage).register("slow", 0)
     write(path, 1, 2, result_type="BLOCKING")
@@ -50,9 +49,8 @@ def test_a_blocking_result_goes_with_the_last_of_its_consumers(tmp_path):
 
 @guarantee("blocking results")
 @pytest.mark.parametrize("expires", [False, True])
-def test_a_blocking_result_that_was_merged_goes_all_the_same(tmp_path, expires):
+def test_a_blocking_result_that_was_merged_goes_all_the_same(path, expires):
     """Before its consumptions and between them; also where the versions that one saw expired."""
-    path = tmp_path / "s"
     everything = MergePolicy(rewrite="always")
 
     for name in ("early", "late"):
@@ -75,8 +73,7 @@ def test_a_blocking_result_that_was_merged_goes_all_the_same(tmp_path, expires):
     assert not [name for name in files_below(path) if name.startswith("map_outputs")]
 
 
-def test_a_blocking_result_that_is_merged_while_it_is_consumed_goes_all_the_same(tmp_path):
-    path = tmp_path / "s"
+def test_a_blocking_result_that_is_merged_while_it_is_consumed_goes_all_the_same(path):
     write(path, 1, result_type="BLOCKING")
     write(path, 2)
     with consume(path, consumer="a") as consumption:
@@ -87,8 +84,7 @@ def test_a_blocking_result_that_is_merged_while_it_is_consumed_goes_all_the_same
         open_shuffle(path)
 
 
-def test_a_blocking_result_of_a_dead_application_is_found_by_gc(tmp_path):
-    path = tmp_path / "s"
+def test_a_blocking_result_of_a_dead_application_is_found_by_gc(path):
     program = """
 import sys, time
 import pyarrow as pa
@@ -130,8 +126,7 @@ print("ready", flush=True)
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_any_result_can_be_released_by_name_and_written_anew(tmp_path, kind):
-    path = tmp_path / "s"
+def test_any_result_can_be_released_by_name_and_written_anew(path, kind):
     write(path, 1, result_type=kind)
     write(path, 2)
     assert release_shuffle(path) is True
@@ -144,8 +139,7 @@ def test_any_result_can_be_released_by_name_and_written_anew(tmp_path, kind):
 
 
 @guarantee("held versions")
-def test_gc_releases_what_all_have_consumed_and_keeps_what_is_before_the_slowest(tmp_path):
-    path = tmp_path / "s"
+def test_gc_releases_what_all_have_consumed_and_keeps_what_is_before_the_slowest(path):
     write(path, 1, result_type="PIPELINED")
     for value in range(2, 7):
         write(path, value)
@@ -186,8 +180,7 @@ def test_consumers_hold_versions_back_of_pipelined_results_alone(tmp_path, kind)
     assert report.oldest_version == report.newest_version, "although no consumer holds a version"
 
 
-def test_consumers_themselves_remove_what_they_have_consumed(tmp_path):
-    path = tmp_path / "s"
+def test_consumers_themselves_remove_what_they_have_consumed(path):
     write(path, 0, result_type="PIPELINED")
     assert take(path, "a") == [0]
     most = 0
@@ -198,8 +191,7 @@ def test_consumers_themselves_remove_what_they_have_consumed(tmp_path):
     assert most < 2 * 3 * 10
 
 
-def test_a_consumer_that_is_forgotten_begins_anew(tmp_path):
-    path = tmp_path / "s"
+def test_a_consumer_that_is_forgotten_begins_anew(path):
     write(path, 1, result_type="PIPELINED")
     take(path, "a")
     assert forget_consumer(path, "a") is True

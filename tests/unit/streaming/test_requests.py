@@ -54,8 +54,7 @@ def test_a_consumer_may_ask_before_the_producer_is_there(tmp_path):
     assert taken == [[1, 2]]
 
 
-def test_a_producer_with_mode_errorifexists_is_not_stopped_by_who_waits(tmp_path):
-    path = tmp_path / "s"
+def test_a_producer_with_mode_errorifexists_is_not_stopped_by_who_waits(path):
     ConsumerRegistry(open_storage(path)).register("waiting", 0)
     with pytest.raises(RequestTimeoutError, match=r"no committed shuffle after 0\.0\d+ s"):
         take(path, "a", request_timeout=0.05)
@@ -165,8 +164,7 @@ def test_waiting_costs_next_to_no_processor_time(tmp_path):
 
 
 @guarantee("absent results")
-def test_each_absence_has_its_own_error(tmp_path):
-    path = tmp_path / "s"
+def test_each_absence_has_its_own_error(path):
     with pytest.raises(ShuffleNotFoundError) as unknown:
         take(path, "a")
     assert type(unknown.value) is ShuffleNotFoundError
@@ -187,8 +185,7 @@ def test_each_absence_has_its_own_error(tmp_path):
         open_shuffle(path)
 
 
-def test_a_failure_while_a_consumer_waits_ends_its_waiting(tmp_path):
-    path = tmp_path / "s"
+def test_a_failure_while_a_consumer_waits_ends_its_waiting(path):
     errors = []
 
     def ask():
@@ -214,9 +211,8 @@ def test_a_failed_write_that_nobody_waits_for_leaves_nothing(tmp_path):
     assert not (tmp_path / "s").exists()
 
 
-def test_a_failure_is_learned_of_behind_jobs_that_were_given_up_since(tmp_path):
+def test_a_failure_is_learned_of_behind_jobs_that_were_given_up_since(path):
     """A collection that gives up other jobs takes numbers, too; a commit that waits ends it."""
-    path = tmp_path / "s"
     ConsumerRegistry(open_storage(path)).register("a", 0)
     abort_after(begin_write(path), RuntimeError("the producer failed"))
     fence(path, "another")

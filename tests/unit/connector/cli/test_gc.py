@@ -1,16 +1,11 @@
 """The command ``arrow-shuffle gc``: what it removes, says and answers."""
 
 import json
-from datetime import timedelta
 
 import pytest
 
 from arrow_format import open_shuffle
-from arrow_format.errors import OptionError
 from arrow_format.log.names import entry_path
-from arrow_format.option_fields import DURATION
-from arrow_format.read.presentation import duration_text
-from connector.cli import main as cli
 from tests.support.logs import start_job
 from tests.support.small_shuffles import files_below, numbered, values, write_tasks
 
@@ -20,15 +15,6 @@ def path(tmp_path):
     for start in (0, 100):
         write_tasks(tmp_path, [[numbered(range(5), start)]], 5, mode="overwrite")
     return tmp_path
-
-
-@pytest.fixture
-def run(capfd):
-    def start(*arguments):
-        status = cli.main([str(argument) for argument in arguments])
-        return (status, *capfd.readouterr())
-
-    return start
 
 
 def test_it_removes_what_expired(run, path):
@@ -124,24 +110,3 @@ def test_inspect_shows_versions_that_are_left_and_fences(run, path):
     status, out, err = run("head", path, "--subpartition", 1, "--version", 1)
     assert status == 1
     assert "version 1 has expired and was removed by garbage collection" in err
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("0s", timedelta(0)),
-        ("90s", timedelta(seconds=90)),
-        ("30m", timedelta(minutes=30)),
-        ("1h", timedelta(hours=1)),
-        ("24H", timedelta(days=1)),
-        (" 7d ", timedelta(days=7)),
-    ],
-)
-def test_durations(text, expected):
-    assert DURATION.of_text("x", text) == expected
-    assert DURATION.of_text("x", duration_text(expected)) == expected
-
-
-def test_a_bad_duration_is_named():
-    with pytest.raises(OptionError, match="x='soon': expected a whole number with a unit"):
-        DURATION.of_text("x", "soon")

@@ -29,7 +29,7 @@ from connector.cli import tables as cli_tables
 from connector.cli.charts import skew_picture
 from connector.cli.inspection import measure_skew, partitioner_text
 from integration.programs.region_picture import region_picture
-from tests.support.small_shuffles import FAST, numbered, write_rows, write_tasks
+from tests.support.small_shuffles import FAST, flip, numbered, write_rows, write_tasks
 
 ROOT = Path(__file__).resolve().parents[4]
 N = 8
@@ -58,25 +58,12 @@ def path(tmp_path_factory):
 def damaged(tmp_path):
     """A shuffle of three map outputs, a byte of two data files flipped; and those files."""
     directory = tmp_path / "damaged"
-    for mode in ("overwrite", "append", "append"):
-        write_rows(directory, table_of(100), "k", n=N, mode=mode)
+    for _ in range(3):
+        write_rows(directory, table_of(100), "k", n=N, mode="append")
     files = sorted(directory.glob("map_outputs/*/*.data"))[:2]
     for file in files:
-        stored = bytearray(file.read_bytes())
-        stored[len(stored) // 2] ^= 1
-        file.write_bytes(stored)
+        flip(file)
     return str(directory), [file.name for file in files]
-
-
-@pytest.fixture
-def run(capsys):
-    """Run the command; return exit status, stdout and stderr."""
-
-    def run_command(*arguments):
-        status = cli.main([str(argument) for argument in arguments])
-        return status, *capsys.readouterr()
-
-    return run_command
 
 
 def error_of(outcome, status):
@@ -203,8 +190,7 @@ class TestInspect:
         assert listed() == ([*range(5, 13)], ["  ... and 4 earlier"])
         assert listed("--version", 5) == ([*range(5, 13)], ["  ... and 4 earlier"])
         assert listed("--version", 4) == ([1, 2, 3, 4], ["  ... and 8 later"])
-        older = [*range(2, 4)]
-        assert listed("--version", 3)[0][-2:] == older
+        assert listed("--version", 3)[0][-2:] == [2, 3]
         for version in range(1, 13):
             assert version in listed("--version", version)[0]
 
@@ -637,40 +623,44 @@ class TestMerge:
 class TestProgram:
     """What only a process of its own shows."""
 
-    def start(self, *arguments, **how):
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), **how.pop("env", {})}
+    def start(self, *command, **environment):
         return subprocess.run(
-            [sys.executable, "-m", "connector.cli", *map(str, arguments)],
-            env=environment,
+            [*map(str, command)],
+            cwd=ROOT,
+            env={**os.environ, **environment},
             capture_output=True,
             text=True,
             timeout=60,
             check=False,
-            **how,
         )
+
+    def run_python(self, code):
+        done = self.start(sys.executable, "-c", code)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def run_command(self, *arguments, **environment):
+        return self.start(sys.executable, "-m", "connector.cli", *arguments, **environment)
 
     def test_help_and_version(self):
         for arguments in ([], ["--help"]):
-            completed = self.start(*arguments)
+            completed = self.run_command(*arguments)
             assert completed.returncode == 0
             for command in ("inspect", "head", "verify", "merge", "gc"):
                 assert f"  {command} " in completed.stdout
-        assert self.start("--version").stdout.startswith("arrow-shuffle ")
+        assert self.run_command("--version").stdout.startswith("arrow-shuffle ")
 
     def test_its_status_is_that_of_the_command(self, path, damaged):
         """It is 0 below."""
-        assert self.start("verify", damaged[0]).returncode == 1
-        assert self.start("head", path, "--subpartition", 99).returncode == 2
+        assert self.run_command("verify", damaged[0]).returncode == 1
+        assert self.run_command("head", path, "--subpartition", 99).returncode == 2
 
     def test_neither_spark_nor_pandas_is_imported_to_start(self):
         code = (
             "import sys, connector.cli.main; connector.cli.main.main(['--help']); "
             "print(sorted({'pyspark', 'pandas', 'pyarrow', 'numpy'} & set(sys.modules)))"
         )
-        completed = subprocess.run(
-            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-        )
-        assert completed.stdout.splitlines()[-1] == "[]"
+        assert self.run_python(code).splitlines()[-1] == "[]"
 
     def test_no_command_imports_spark_nor_pandas(self, path, tmp_path):
         copy = shutil.copytree(path, tmp_path / "copy")
@@ -682,11 +672,10 @@ class TestProgram:
             "    assert main(command) == 0\n"
             "assert not {'pyspark', 'pandas'} & set(sys.modules)\n"
         )
-        subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True)
+        self.run_python(code)
 
     def test_a_terminal_that_knows_ascii_only(self, path):
-        ascii_only = {"PYTHONIOENCODING": "ascii"}
-        completed = self.start("inspect", path, env=ascii_only)
+        completed = self.run_command("inspect", path, PYTHONIOENCODING="ascii")
         assert completed.returncode == 0
         assert completed.stdout.isascii()
         assert "###" in completed.stdout
@@ -695,13 +684,7 @@ class TestProgram:
     def test_a_reader_that_stops_early(self, path, reader, status):
         """Not 1, which would say that something is damaged."""
         command = f"{sys.executable} -m connector.cli inspect {path} --json | {reader}"
-        completed = subprocess.run(
-            ["bash", "-o", "pipefail", "-c", command],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        completed = self.start("bash", "-o", "pipefail", "-c", command)
         assert completed.stdout == ("{" if reader == "head -c 1" else "")
         assert completed.stderr == ""
         assert completed.returncode in status
@@ -724,9 +707,7 @@ class TestProgram:
     )
     def test_streams_that_are_closed(self, path, command, status):
         command = f"{sys.executable} -m connector.cli {command.format(path=path)}"
-        completed = subprocess.run(
-            ["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False
-        )
+        completed = self.start("bash", "-c", command)
         assert (completed.returncode, completed.stdout) == (status, "")
         told = status and "2>&-" not in command
         assert ("ShuffleNotFoundError" in completed.stderr) == bool(told)

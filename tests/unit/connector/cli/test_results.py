@@ -8,36 +8,21 @@ import pytest
 
 from arrow_format import WriteOptions, open_shuffle
 from arrow_format.errors import ResultReleasedError
-from arrow_format.jobs.commit import commit_job
-from arrow_format.jobs.job import begin_job, run_map_task
-from arrow_format.keys.partitioner import HashPartitioner
 from arrow_format.storage.open import PosixStorage
 from arrow_format.streaming import flush_pending as pending_flush
 from arrow_shuffle import consume
-from connector.cli.main import main
 from tests.support.consumers import ConsumerRegistry
+from tests.support.logs import put
 from tests.support.small_shuffles import write_rows
 
 PIPELINED = WriteOptions(sync=False, result_type="PIPELINED")
 
 
 @pytest.fixture
-def run(capsys):
-    """Run the command; return exit status, what it printed, and its errors."""
-
-    def call(*arguments):
-        status = main([str(one) for one in arguments])
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
-
-    return call
-
-
-@pytest.fixture
 def path(tmp_path):
     for value in (1, 2):
         write_rows(
-            tmp_path / "s", pa.table({"k": [value]}), "k", n=2, mode="append", options=PIPELINED
+            tmp_path / "s", pa.table({"k": [value]}), "k", n=4, mode="append", options=PIPELINED
         )
     return tmp_path / "s"
 
@@ -107,10 +92,7 @@ def test_a_drop_as_json(run, path):
 
 def test_flush_makes_a_version_of_what_is_pending(run, path):
     assert run("flush", path) == (0, f"{path}: nothing is pending\n", "")
-    schema = pa.schema([("k", pa.int64())])
-    job = begin_job(path, schema, num_subpartitions=2, partitioner=HashPartitioner("k"))
-    rows = pa.record_batch([[5, 5, 6]], schema=schema)
-    commit_job(job, [run_map_task(job, 0, 0, [rows])], mode="append", pending=True)
+    put_pending(path, 5, 5, 6)
     shown = run("inspect", path)[1]
     assert "  PIPELINED, consumers: none\n" in shown
     assert "  1 pending commit of a stream: a version at its next flush\n" in shown
@@ -129,16 +111,7 @@ def test_flush_makes_a_version_of_what_is_pending(run, path):
 
 def put_pending(path, *values, **options):
     """Commit a row for each value, as a micro-batch of a stream with a flush interval does."""
-    schema = pa.schema([("k", pa.int64())])
-    job = begin_job(
-        path,
-        schema,
-        num_subpartitions=2,
-        partitioner=HashPartitioner("k"),
-        options=WriteOptions(sync=False, **options),
-    )
-    rows = pa.record_batch([values], schema=schema)
-    return commit_job(job, [run_map_task(job, 0, 0, [rows])], mode="append", pending=True)
+    put(path, [(value,) for value in values], schema=pa.schema([("k", pa.int64())]), **options)
 
 
 def test_a_flush_that_waits_for_a_consumer_ends_soon_and_names_it(run, tmp_path):

@@ -1,16 +1,13 @@
 """The stage for ``mapInArrow`` without a JVM: what it takes, yields, and refuses."""
 
 import pickle
-from datetime import timedelta
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from arrow_format import FlushOptions, OperatorAttributes, OptionError
-from arrow_format.option_fields import DURATION
+from arrow_format import OperatorAttributes, OptionError
 from connector import BufferedOutput
-from connector.options.stream import parse_sink_options
 from tests.support.recorded_output import Clock
 
 
@@ -136,64 +133,3 @@ def test_batches_for_the_jvm_are_not_small():
 def test_bad_options_are_named_where_the_stage_is_made(options, said):
     with pytest.raises(OptionError, match=said):
         BufferedOutput(**options)
-
-
-# Options as text ---------------------------------------------------------------------------------
-
-
-def test_options_of_a_writer_are_read_whatever_their_case():
-    assert parse_sink_options({"path": "/s"}).flush == FlushOptions()
-    assert parse_sink_options(
-        {
-            "path": "/s",
-            "FLUSH.MAXINTERVAL": "2 min",
-            "flush.memoryBufferOnly": "True",
-            "flush.maxbufferedbytes": "8m",
-        }
-    ).flush == FlushOptions(
-        max_interval=timedelta(minutes=2), memory_buffer_only=True, max_buffered_bytes=8 << 20
-    )
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"flush.maxInterval": "never"}, "flush.maxInterval='never'"),
-        ({"flush.maxInterval": "0s"}, "option flush.maxInterval='0s': expected a"),
-        ({"flush.memoryBufferOnly": "1"}, "flush.memoryBufferOnly='1'"),
-        ({"flush.maxBufferedBytes": "much"}, "flush.maxBufferedBytes='much'"),
-        ({"flush.maxBufferedBytes": "1k"}, "option flush.maxBufferedBytes='1k': expected a whole"),
-        ({"flush.interval": "1s"}, r"'flush.interval' is not known \(did you mean 'flush.maxInt"),
-    ],
-)
-def test_bad_options_of_a_writer_are_named(options, said):
-    with pytest.raises(OptionError, match=said):
-        parse_sink_options({"path": "/s", "flush.maxInterval": "1h"} | options)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("500ms", timedelta(milliseconds=500)),
-        ("3 milliseconds", timedelta(milliseconds=3)),
-        ("1 sec", timedelta(seconds=1)),
-        ("20seconds", timedelta(seconds=20)),
-        ("2min", timedelta(minutes=2)),
-        ("2 Minutes", timedelta(minutes=2)),
-        ("2mins", timedelta(minutes=2)),
-        ("90 secs", timedelta(seconds=90)),
-        ("5ms", timedelta(milliseconds=5)),
-        ("1 hour", timedelta(hours=1)),
-        ("7 days", timedelta(days=7)),
-    ],
-)
-def test_durations_as_flink_writes_them(text, expected):
-    assert DURATION.of_text("x", text) == expected
-
-
-@pytest.mark.parametrize(
-    "text", ["2", "min", "2 mins2", "-1s", "1.5s", "2 minutess", "1h 5m", "", "2ss", "2mss", "2hs"]
-)
-def test_other_text_is_no_duration(text):
-    with pytest.raises(OptionError, match="expected a whole number with a unit"):
-        DURATION.of_text("x", text)

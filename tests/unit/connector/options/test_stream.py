@@ -1,7 +1,10 @@
 """Options of streams: strings to checked values; names lose their case on the way through Spark."""
 
+from datetime import timedelta
+
 import pytest
 
+from arrow_format import FlushOptions
 from arrow_format.errors import OptionError
 from connector.options.stream import (
     StepLimits,
@@ -32,6 +35,11 @@ def test_sinks():
             {"flush.maxInterval": "2"},
             "flush.maxInterval='2': .* with a unit, as 500ms, 90s, 2min or 1h$",
         ),
+        ({"flush.maxInterval": "never"}, "flush.maxInterval='never'"),
+        ({"flush.memoryBufferOnly": "1"}, "flush.memoryBufferOnly='1'"),
+        ({"flush.maxBufferedBytes": "much"}, "flush.maxBufferedBytes='much'"),
+        ({"flush.maxBufferedBytes": "1k"}, "option flush.maxBufferedBytes='1k': expected a whole"),
+        ({"flush.interval": "1s"}, r"'flush.interval' is not known \(did you mean 'flush.maxInt"),
         (
             {"flush.maxInterval": "0s"},
             "option flush.maxInterval='0s': expected a whole number above zero with a unit",
@@ -40,7 +48,18 @@ def test_sinks():
 )
 def test_bad_options_of_sinks(options, message):
     with pytest.raises(OptionError, match=message):
-        parse_sink_options({"path": "/s"} | options)
+        parse_sink_options({"path": "/s", "flush.maxInterval": "1h"} | options)
+
+
+def test_options_of_a_flush_are_read_whatever_their_case():
+    assert parse_sink_options({"path": "/s"}).flush == FlushOptions()
+    parsed = parse_sink_options(
+        {"path": "/s", "FLUSH.MAXINTERVAL": "2 min", "flush.memoryBufferOnly": "True",
+         "flush.maxbufferedbytes": "8m"}
+    )  # fmt: skip
+    assert parsed.flush == FlushOptions(
+        max_interval=timedelta(minutes=2), memory_buffer_only=True, max_buffered_bytes=8 << 20
+    )
 
 
 def test_sources():

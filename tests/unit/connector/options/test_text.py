@@ -1,9 +1,13 @@
 """Sort keys and bounds as options of the data source write them."""
 
+from datetime import timedelta
+
 import pytest
 
 from arrow_format import OptionError
+from arrow_format.option_fields import DURATION
 from arrow_format.options import STATISTICS
+from arrow_format.read.presentation import duration_text
 from connector.options.text import BOUNDS, COMBINE, SORT_KEYS
 
 UP, DOWN = "ascending", "descending"
@@ -91,3 +95,36 @@ def test_combined_columns(text):
 def test_combined_columns_that_are_none_or_come_twice(text):
     with pytest.raises(OptionError, match=r"combine.*columns with one function each"):
         COMBINE.of_text("combine", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0s", timedelta(0)),
+        ("500ms", timedelta(milliseconds=500)),
+        ("3 milliseconds", timedelta(milliseconds=3)),
+        ("1 sec", timedelta(seconds=1)),
+        ("20seconds", timedelta(seconds=20)),
+        ("90 secs", timedelta(seconds=90)),
+        ("30m", timedelta(minutes=30)),
+        ("2min", timedelta(minutes=2)),
+        ("2 Minutes", timedelta(minutes=2)),
+        ("2mins", timedelta(minutes=2)),
+        ("1 hour", timedelta(hours=1)),
+        ("24H", timedelta(days=1)),
+        (" 7d ", timedelta(days=7)),
+        ("7 days", timedelta(days=7)),
+    ],
+)
+def test_durations_as_flink_writes_them(text, expected):
+    assert DURATION.of_text("x", text) == expected
+    whole_seconds = expected - timedelta(microseconds=expected.microseconds)
+    assert DURATION.of_text("x", duration_text(expected)) == whole_seconds
+
+
+@pytest.mark.parametrize(
+    "text", ["2", "min", "2 mins2", "-1s", "1.5s", "2 minutess", "1h 5m", "", "2ss", "2mss", "2hs"]
+)
+def test_other_text_is_no_duration(text):
+    with pytest.raises(OptionError, match=f"x='{text}': expected a whole number with a unit"):
+        DURATION.of_text("x", text)

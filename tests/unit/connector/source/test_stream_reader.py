@@ -82,6 +82,12 @@ def as_json(offset):
     return json.loads(json.dumps(offset))
 
 
+def whole(reader):
+    """Offsets before and after all that is there."""
+    start = reader.initialOffset()
+    return start, reader.latestOffset(start, ALL)
+
+
 def rows_of(reader, start, end):
     """Rows of a batch, read by tasks."""
     task = pickle.loads(pickle.dumps(reader))
@@ -91,6 +97,11 @@ def rows_of(reader, start, end):
         for batch in task.read(pickle.loads(pickle.dumps(partition)))
     ]
     return [row for batch in batches for row in batch.to_pylist()]
+
+
+def put_ten(path, start, **how):
+    """Put a version with the rows of a ten, or let them wait for one."""
+    put(path, [(start + i, start + i) for i in range(N)], result_type="PIPELINED", **how)
 
 
 def run(reader, start=None, limit=None):
@@ -229,8 +240,7 @@ def test_partitions_are_as_those_of_a_batch_read(path, options, expected):
     for start in (50, 60, 70):  # more regions to split by
         add(path, start)
     reader = reader_of(path, startingVersion=5, **options)
-    start = reader.initialOffset()
-    end = reader.latestOffset(start, ALL)
+    start, end = whole(reader)
     assert len(reader.partitions(start, end)) == expected
     wanted = {0, 2, 3} if "subpartitions" in options else set(range(N))
     assert sorted(row["v"] for row in rows_of(reader, start, end)) == sorted(
@@ -241,8 +251,7 @@ def test_partitions_are_as_those_of_a_batch_read(path, options, expected):
 def test_columns_and_the_subpartition(path):
     schema = StructType().add("_subpartition", IntegerType(), nullable=False).add("v", LongType())
     reader = reader_of(path, schema, subpartitions="3", withSubpartition="true", startingVersion=5)
-    start = reader.initialOffset()
-    rows = rows_of(reader, start, reader.latestOffset(start, ALL))
+    rows = rows_of(reader, *whole(reader))
     assert rows == [{"_subpartition": 3, "v": 43}]
 
 
@@ -299,9 +308,8 @@ def test_nulls_where_the_query_has_been_promised_none(tmp_path):
     loose = pa.schema([("p", pa.int32()), ("v", pa.int64())])
     add(tmp_path, 0, n=1, batch=pa.record_batch([[0], [None]], schema=loose))
     reader = reader_of(tmp_path, StructType().add("v", LongType(), nullable=False))
-    start = reader.initialOffset()
     with pytest.raises(SchemaError, match="null"):
-        rows_of(reader, start, reader.latestOffset(start, ALL))
+        rows_of(reader, *whole(reader))
 
 
 @guarantee("overwritten streams")
@@ -339,8 +347,7 @@ def test_who_has_read_what_was_merged_misses_nothing_when_the_merges_expire(path
 @guarantee("overwritten streams")
 def test_a_shuffle_made_anew_is_an_error(path):
     reader = reader_of(path)
-    start = reader.initialOffset()
-    end = reader.latestOffset(start, ALL)
+    start, end = whole(reader)
     planned = reader.partitions(start, end)
     for count in (7, 1, 5, 6):
         shutil.rmtree(path)
@@ -360,15 +367,9 @@ def test_a_shuffle_made_anew_is_an_error(path):
     ("options", "message"),
     [
         ({"startingVersion": "first"}, "option startingVersion='first': expected earliest, la"),
-        (
-            {"startingVersion": "0"},
-            "option startingVersion='0': expected earliest, latest or a v",
-        ),
+        ({"startingVersion": "0"}, "option startingVersion='0': expected earliest, latest or a v"),
         ({"startingVersion": "-1"}, "option startingVersion='-1': expected"),
-        (
-            {"onOverwrite": "ignore"},
-            "option onOverwrite='ignore': expected one of 'fail', 'd",
-        ),
+        ({"onOverwrite": "ignore"}, "option onOverwrite='ignore': expected one of 'fail', 'd"),
         ({"maxVersionsPerTrigger": "0"}, "option maxVersionsPerTrigger='0': expected a whole num"),
         ({"maxRowsPerTrigger": "many"}, "option maxRowsPerTrigger='many': expected a whole numb"),
         ({"maxBytesPerTrigger": "0"}, "option maxBytesPerTrigger='0': expected a whole number of"),
@@ -391,8 +392,7 @@ def test_what_is_not_there(path, tmp_path_factory):
         with pytest.raises(ShuffleNotFoundError, match="holds no committed shuffle"):
             reader_of(nothing, startingVersion=start).initialOffset()
     assert reader_of(nothing).reportLatestOffset() is None
-    start = reader_of(path).initialOffset()
-    end = reader_of(path).latestOffset(start, ALL)
+    start, end = whole(reader_of(path))
     with pytest.raises(OptionError, match="subpartition 9 is out of range"):
         reader_of(path, subpartitions="9").partitions(start, end)
 
@@ -418,8 +418,7 @@ def test_a_consumer_has_consumed_what_was_read_when_nothing_more_is_there(tmp_pa
         write_rows(tmp_path, table, "v", n=2, mode="append", options=options)
     registry = ConsumerRegistry(open_storage(tmp_path))
     reader = reader_of(tmp_path, consumer="a")
-    start = reader.initialOffset()
-    end = reader.latestOffset(start, ALL)
+    start, end = whole(reader)
     assert reader.partitions(start, end)
     assert registry.progress("a") == 0
     for _ in range(3):
@@ -455,8 +454,7 @@ def test_a_query_does_not_begin_with_what_was_released(path, consumed, options):
         reader.stop()
     add(path, 90)
     reader = reader_of(path, **options)
-    start = reader.initialOffset()
-    end = reader.latestOffset(start, ALL)
+    start, end = whole(reader)
     reader.stop()
     rows = rows_of(reader_of(path), start, end)
     assert sorted(row["v"] for row in rows) == [90 + i for i in range(N)], "written in its place"
@@ -476,10 +474,9 @@ def test_a_blocking_result_is_consumed_from_its_beginning(tmp_path, start):
     assert open_shuffle(tmp_path).num_rows == 2
     assert reader_of(tmp_path, startingVersion=start).initialOffset()["version"] > 0
     reader = reader_of(tmp_path, consumer="a", startingVersion="1")
-    offset = reader.initialOffset()
-    end = reader.latestOffset(offset, ALL)
+    start, end = whole(reader)
     reader.stop()
-    assert len(rows_of(reader_of(tmp_path), offset, end)) == 2
+    assert len(rows_of(reader_of(tmp_path), start, end)) == 2
 
 
 @pytest.mark.parametrize(
@@ -489,8 +486,7 @@ def test_a_blocking_result_is_consumed_from_its_beginning(tmp_path, start):
 def test_a_query_begins_after_what_all_others_have_consumed(tmp_path, options, expected):
     """What waits for a flush keeps its files alone, not the versions before it."""
     for start, pending in ((0, False), (20, True), (40, False), (50, False), (30, True)):
-        rows = [(start + i, start + i) for i in range(N)]
-        put(tmp_path, rows, pending=pending, result_type="PIPELINED")
+        put_ten(tmp_path, start, pending=pending)
     ConsumerRegistry(open_storage(tmp_path)).register("first", 3)
     assert collect_garbage(tmp_path).expired_versions == (1, 3)
     released = log_of(tmp_path).view().state.released
@@ -515,13 +511,11 @@ def test_a_first_version_behind_many_that_waited_for_it_takes_few_reads(tmp_path
 @pytest.mark.parametrize("options", [{}, {"maxVersionsPerTrigger": 1}])
 def test_what_all_others_have_consumed_is_not_delivered_behind_an_overwrite(tmp_path, options):
     for start in (0, 10, 20):
-        rows = [(start + i, start + i) for i in range(N)]
-        put(tmp_path, rows, pending=False, result_type="PIPELINED")
+        put_ten(tmp_path, start, pending=False)
     registry = ConsumerRegistry(open_storage(tmp_path))
     registry.register("first", 2)
     collect_garbage(tmp_path)
-    rows = [(40 + i, 40 + i) for i in range(N)]
-    put(tmp_path, rows, pending=False, mode="overwrite", result_type="PIPELINED")
+    put_ten(tmp_path, 40, pending=False, mode="overwrite")
     batches, _ = run(reader_of(tmp_path, onOverwrite="deliver", **options))
     assert [first for batch in batches for first in batch] == [20, 40]
 
@@ -531,15 +525,13 @@ def test_a_consumer_that_cannot_go_on_is_told_what_it_takes(path):
     add(path, 90, mode="overwrite")
     for options in ({}, {"startingVersion": "6"}):
         reader = reader_of(path, consumer="a", **options)
-        start = reader.initialOffset()
-        end = reader.latestOffset(start, ALL)
+        start, end = whole(reader)
         with pytest.raises(ShuffleOverwrittenError, match=r"'a' resumes where .* --forget a\) and"):
             reader.partitions(start, end)
         reader.stop()
     assert forget_consumer(path, "a")
     reader = reader_of(path, consumer="a", startingVersion="6")
-    start = reader.initialOffset()
-    assert reader.partitions(start, reader.latestOffset(start, ALL))
+    assert reader.partitions(*whole(reader))
     reader.stop()
 
 
@@ -594,13 +586,8 @@ def first_batch(path, **options):
         planned = reader.partitions(as_json(start), as_json(end))
     finally:
         reader.stop()
-    rows = [
-        row
-        for partition in planned
-        for b in reader_of(path).read(partition)
-        for row in b.to_pylist()
-    ]
-    return sorted({row["v"] // 10 * 10 for row in rows})
+    batches = [batch for partition in planned for batch in reader_of(path).read(partition)]
+    return sorted({v // 10 * 10 for batch in batches for v in batch["v"].to_pylist()})
 
 
 @pytest.mark.parametrize("start", ["earliest", "latest", "6", "1"])
@@ -647,8 +634,7 @@ def test_a_batch_does_not_end_at_a_version_of_which_all_was_released(tmp_path):
     path = tmp_path / "s"
     put(path, [(1, 1)], pending=False, result_type="PIPELINED")
     other = reader_of(path, consumer="b")
-    start = other.initialOffset()
-    end = other.latestOffset(start, ALL)
+    start, end = whole(other)
     assert len(other.partitions(start, end)) == 1
     other.commit(end)
     other.stop()

@@ -29,6 +29,8 @@ from tests.support.small_shuffles import FAST, files_below, numbered
 N = 5
 SCHEMA = StructType().add("p", IntegerType()).add("v", LongType()).add("s", StringType())
 NEW = {"keys": "p", "partitioner": "column", "numsubpartitions": str(N)}
+PLAIN = {"keys": "p", "numsubpartitions": str(N)}
+HELD = PLAIN | {"flush.maxinterval": "1h"}
 
 
 def writer_of(path, *, overwrite=False, schema=SCHEMA, **options):
@@ -58,11 +60,10 @@ def write(writer, batch, start, *, count=N, tasks=2, query="a-query"):
     return [pickle.loads(pickle.dumps(message)) for message in messages]
 
 
-def run(path, batch, start, **how):
+def run(path, batch, start, *, overwrite=False, options=NEW, **how):
     """One run of a batch, whole."""
-    overwrite = how.pop("overwrite", False)
-    messages = write(writer_of(path, overwrite=overwrite), batch, start, **how)
-    writer_of(path, overwrite=overwrite).commit(messages, batch)
+    messages = write(writer_of(path, overwrite=overwrite, **options), batch, start, **how)
+    writer_of(path, overwrite=overwrite, **options).commit(messages, batch)
 
 
 def values(path):
@@ -112,8 +113,7 @@ def test_one_writer_for_several_batches_is_a_job_for_each(tmp_path):
 
 
 class TestAbort:
-    def test_it_removes_what_the_tasks_wrote(self, tmp_path):
-        path = tmp_path / "s"
+    def test_it_removes_what_the_tasks_wrote(self, path):
         messages = write(writer_of(path), 0, 0)
         writer_of(path).abort([*messages, None], 0)
         assert not list(path.rglob("*.shuffle.*"))
@@ -123,8 +123,7 @@ class TestAbort:
         run(path, 0, 10)
         assert values(path) == [*range(10, 20)]
 
-    def test_it_does_so_when_the_first_task_failed(self, tmp_path):
-        path = tmp_path / "s"
+    def test_it_does_so_when_the_first_task_failed(self, path):
         messages = write(writer_of(path), 0, 0)
         writer_of(path).abort([None, messages[1]], 0)
         assert not list(path.rglob("*.shuffle.*"))
@@ -150,9 +149,7 @@ class TestEmpty:
         assert files_below(tmp_path) == before
 
     def test_unless_asked(self, tmp_path):
-        options = NEW | {"emptyversions": "true"}
-        messages = write(writer_of(tmp_path, **options), 0, 0, count=0)
-        writer_of(tmp_path, **options).commit(messages, 0)
+        run(tmp_path, 0, 0, count=0, options=NEW | {"emptyversions": "true"})
         assert open_shuffle(tmp_path).version == 1
 
     def test_a_complete_result_that_is_empty_takes_the_place_of_one_with_rows(self, tmp_path):
@@ -162,43 +159,29 @@ class TestEmpty:
         assert values(tmp_path) == []
 
     def test_so_it_does_of_one_that_is_pending(self, tmp_path):
-        options = {"keys": "p", "numsubpartitions": str(N), "flush.maxinterval": "1h"}
         for batch, count in ((0, 5), (1, 0)):
-            writer = writer_of(tmp_path, overwrite=True, **options)
-            messages = write(writer, batch, 0, count=count)
-            writer_of(tmp_path, overwrite=True, **options).commit(messages, batch)
+            run(tmp_path, batch, 0, count=count, overwrite=True, options=HELD)
         flush_pending(tmp_path, options=FAST)
         assert values(tmp_path) == []
 
     def test_and_where_an_empty_one_is_pending_from_a_run_with_an_interval(self, tmp_path):
-        plain = {"keys": "p", "numsubpartitions": str(N)}
-        for batch, count, options in (
-            (0, 5, plain),
-            (1, 0, plain | {"flush.maxinterval": "1h"}),
-            (2, 0, plain),
-        ):
-            writer = writer_of(tmp_path, overwrite=True, **options)
-            messages = write(writer, batch, 0, count=count)
-            writer_of(tmp_path, overwrite=True, **options).commit(messages, batch)
+        for batch, count, options in ((0, 5, PLAIN), (1, 0, HELD), (2, 0, PLAIN)):
+            run(tmp_path, batch, 0, count=count, overwrite=True, options=options)
         assert values(tmp_path) == []
         assert flush_pending(tmp_path, options=FAST) is None
 
     def test_no_rows_are_nothing_pending_where_none_are(self, tmp_path):
-        options = {"keys": "p", "numsubpartitions": str(N), "flush.maxinterval": "1h"}
         for batch, count, number in ((0, 0, 0), (1, 5, 1), (2, 0, 2), (3, 0, 2)):
-            writer = writer_of(tmp_path, overwrite=True, **options)
-            messages = write(writer, batch, 0, count=count)
-            writer_of(tmp_path, overwrite=True, **options).commit(messages, batch)
+            run(tmp_path, batch, 0, count=count, overwrite=True, options=HELD)
             assert log_of(tmp_path).newest_version() == number
 
 
 @guarantee("overdue rows")
 def test_what_is_overdue_is_flushed_before_a_batch_runs(tmp_path, caplog):
     """As after a restart: the batch may take long, or fail."""
-    options = {"keys": "p", "numsubpartitions": str(N)}
 
     def writer(interval):
-        return writer_of(tmp_path, **options, **{"flush.maxinterval": interval})
+        return writer_of(tmp_path, **PLAIN | {"flush.maxinterval": interval})
 
     for batch in range(2):
         held = writer("1h")
@@ -215,7 +198,6 @@ def test_what_is_overdue_is_flushed_before_a_batch_runs(tmp_path, caplog):
 
 
 WIDER = StructType(SCHEMA.fields[:]).add("more", LongType())
-HELD = {"keys": "p", "numsubpartitions": str(N), "flush.maxinterval": "1h"}
 
 
 @guarantee("refused batch")
@@ -226,10 +208,7 @@ HELD = {"keys": "p", "numsubpartitions": str(N), "flush.maxinterval": "1h"}
     [
         ({"keys": "p,v"}, r"partitioned by {.*'keys': \['p'\]"),
         ({"numsubpartitions": "3"}, "has 5 subpartitions; cannot append with 3"),
-        (
-            {"schema": StructType(SCHEMA.fields[:]).add("more", LongType())},
-            "column .more. .int64. is not in the shuffle",
-        ),
+        ({"schema": WIDER}, "column .more. .int64. is not in the shuffle"),
         ({"resulttype": "PIPELINED"}, "result_type=PIPELINED"),
     ],
 )
@@ -237,17 +216,15 @@ def test_no_task_runs_for_what_does_not_fit_what_is_pending(
     tmp_path, overwrite, is_there, change, message
 ):
     for batch in range(2):
-        messages = write(writer_of(tmp_path, **HELD), batch, 0)
-        writer_of(tmp_path, **HELD).commit(messages, batch)
+        run(tmp_path, batch, 0, options=HELD)
         if is_there and batch == 0:
             flush_pending(tmp_path, options=FAST)
     before = files_below(tmp_path)
     with pytest.raises((SchemaError, OptionError), match=message) as raised:
         writer_of(tmp_path, overwrite=overwrite, **HELD | change)
     if overwrite or not is_there:
-        assert "wait to be flushed have these: write with the same, or flush them" in str(
-            raised.value
-        )
+        said = "wait to be flushed have these: write with the same, or flush them"
+        assert said in str(raised.value)
     assert files_below(tmp_path) == before
     flush_pending(tmp_path, options=FAST)
     if overwrite:
@@ -264,8 +241,7 @@ def test_complete_batches_overwrite(tmp_path):
 
 def test_later_batches_are_partitioned_as_what_is_there(tmp_path):
     add(tmp_path, 0)
-    writer = writer_of(tmp_path, codec="none")
-    writer_of(tmp_path, codec="none").commit(write(writer, 0, 10), 0)
+    run(tmp_path, 0, 10, options={"codec": "none"})
     assert values(tmp_path) == [*range(5), *range(10, 20)]
     merge_shuffle(tmp_path, options=FAST, by="map_output")
     run(tmp_path, 0, 50)
