@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from arrow_format import HashPartitioner, WriteOptions, open_shuffle, write_shuffle
+from arrow_format import HashPartitioner, WriteOptions, open_shuffle
 from arrow_format.jobs.commit import commit_job
-from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.jobs.job import run_map_task
 from arrow_format.jobs.target import open_target
 from arrow_format.model import BROADCAST
 from tests.support.foreign_writer import written_by
+from tests.support.small_shuffles import begin, write_rows
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -43,10 +44,8 @@ def rows(start: int, count: int = 400, num_keys: int = 40) -> pa.Table:
 
 def append(path: Place, start: int, *, options: WriteOptions = TINY, **how: Any) -> ShuffleReceipt:
     """Append 400 rows as one map output."""
-    how = {"keys": "k", **how} if "partitioner" not in how else how
-    return write_shuffle(
-        rows(start), path, num_subpartitions=N, mode="append", options=options, **how
-    )
+    keys = None if "partitioner" in how else "k"
+    return write_rows(path, rows(start), keys, n=N, options=options, **{"mode": "append", **how})
 
 
 def append_tasks(
@@ -59,10 +58,7 @@ def append_tasks(
 ) -> ShuffleReceipt | None:
     """Append several map outputs by one job; by hash, some rows are for all subpartitions."""
     table = rows(start)
-    job = begin_job(
-        str(path), table.schema, num_subpartitions=N, partitioner=partitioner or BY_KEY,
-        options=options, sort_by=sort_by,
-    )  # fmt: skip
+    job = begin(path, table.schema, N, partitioner or BY_KEY, options, sort_by=sort_by)
     if partitioner is None:
         job = written_by(job, some_for_all)
     open_target(job, "append")

@@ -36,24 +36,28 @@ def _after(act: Callable[[], object], real: Callable[..., object]) -> Callable[.
 
 
 @contextlib.contextmanager
-def before_call(number: int, act: Callable[[], object], names: tuple[str, ...]) -> Iterator[None]:
+def before_call(
+    number: int, act: Callable[[], object], names: tuple[str, ...]
+) -> Iterator[list[object]]:
     """Let something happen before one call of these methods, counted from 0.
 
-    Raises IndexError in the end where there were not so many calls.
+    Yields
+    ------
+    list
+        What it returned, once it happened; nothing where there were not so many calls.
     """
     left = number
+    came: list[object] = []  # also where what it did was an error
 
     def call() -> None:
         nonlocal left
         left -= 1
         if left == -1:
-            act()
+            came.append(None)
+            came[0] = act()
 
     with before_calls(call, names):
-        yield
-    if left >= 0:
-        msg = f"there are only {number - left} calls"
-        raise IndexError(msg)
+        yield came
 
 
 def dies_after(num_calls: int, act: Callable[[], object], names: tuple[str, ...] = CHANGES) -> bool:
@@ -103,4 +107,16 @@ def instead_of_first_entry(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PosixStorage, "put_if_absent", put)
+        yield puts
+
+
+@contextlib.contextmanager
+def before_first_entry(act: Callable[[], object]) -> Iterator[list[str]]:
+    """Let something happen before the first put of a log entry, which is carried out then."""
+
+    def first(put: Callable[[], None], _: str) -> None:
+        act()
+        put()
+
+    with instead_of_first_entry(first) as puts:
         yield puts

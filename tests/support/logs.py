@@ -9,12 +9,12 @@ import pyarrow as pa
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.target import check_target, open_target
-from arrow_format.keys.partitioner import ColumnPartitioner, HashPartitioner
+from arrow_format.keys.partitioner import HashPartitioner
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.model import Transaction
 from arrow_format.options import WriteOptions
-from arrow_format.storage.open import PosixStorage
-from tests.support.small_shuffles import SCHEMA, N, numbered, run, write_tasks
+from arrow_format.storage.open import open_storage
+from tests.support.small_shuffles import N, begin, numbered, run, write_tasks
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -25,12 +25,13 @@ if TYPE_CHECKING:
     from arrow_format.keys.partitioner import Partitioner
     from arrow_format.model import MapStatus
     from arrow_format.process_identity import ProcessIdentity
+    from arrow_format.storage.open import Place
 
 PENDING_SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 
 
-def log_of(path: Path | str) -> CommitLog:
-    return CommitLog(PosixStorage(str(path)))
+def log_of(place: Place) -> CommitLog:
+    return CommitLog(open_storage(place))
 
 
 def add(
@@ -49,13 +50,7 @@ def start_job(
     path: Path | str, start: int = 1000, **options: Any
 ) -> tuple[ShuffleJob, list[MapStatus]]:
     """Begin a job whose map task has ended, ready to commit."""
-    job = begin_job(
-        str(path),
-        SCHEMA,
-        num_subpartitions=N,
-        partitioner=ColumnPartitioner("p"),
-        options=WriteOptions(sync=False, **options),
-    )
+    job = begin(path, options=WriteOptions(sync=False, **options))
     open_target(job, "append")
     return job, [run(job, 0, range(N), start=start)]
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from arrow_format.keys.partitioner import Assign
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class OwnPartitioner:
     """Places rows as a function says that gets a batch and the number of subpartitions."""
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.target import open_target
 from arrow_format.jobs.write import write_shuffle
-from arrow_format.keys.partitioner import ColumnPartitioner
+from arrow_format.keys.partitioner import ColumnPartitioner, HashPartitioner
 from arrow_format.log.delta import Delta
 from arrow_format.log.entry import LogEntry
 from arrow_format.log.names import IDENTITY_DIRECTORY
@@ -25,6 +27,7 @@ from arrow_format.options import WriteOptions
 from arrow_format.read.shuffle import open_shuffle
 from arrow_format.read.subpartition_reader import SortMergeSubpartitionReader
 from arrow_format.storage.root_owner import DIRECTORY_ID_NAME
+from arrow_format.streaming.collection import collect_garbage
 from arrow_format.write.clustering import cluster
 from arrow_format.write.partitioned_file import PartitionedFileWriter
 
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from arrow_format.ingest.source import Given
+    from arrow_format.jobs.gc_files import GcReport
     from arrow_format.jobs.job import ShuffleJob
     from arrow_format.jobs.receipt import ShuffleReceipt
     from arrow_format.keys.partitioner import Partitioner
@@ -196,16 +200,31 @@ def flip(file: Path, place: int | None = None) -> None:
 
 
 def begin(
-    path: Path,
+    place: Place,
     schema: pa.Schema = SCHEMA,
     n: int = N,
     partitioner: Partitioner | None = None,
     options: WriteOptions = FAST,
+    **how: Any,
 ) -> ShuffleJob:
     partitioner = partitioner or ColumnPartitioner("p")
     return begin_job(
-        str(path), schema, num_subpartitions=n, partitioner=partitioner, options=options
+        place, schema, num_subpartitions=n, partitioner=partitioner, options=options, **how
     )
+
+
+def begun_with(
+    place: Place, rows: pa.Table | pa.RecordBatch, keys: str = "k", mode: str = "append", **how: Any
+) -> tuple[ShuffleJob, list[MapStatus]]:
+    """Begin a job whose one map task has written some rows, ready to commit.
+
+    ``how`` is that of :func:`begin`; rows are partitioned by the hash of the keys unless it has a
+    partitioner.
+    """
+    job = begin(place, rows.schema, **{"partitioner": HashPartitioner(keys), **how})
+    open_target(job, mode)
+    batches = [rows] if isinstance(rows, pa.RecordBatch) else rows.to_batches()
+    return job, [run_map_task(job, 0, 0, batches)]
 
 
 def run(
@@ -217,3 +236,22 @@ def run(
 def values(path: Path, version: int | None = None) -> list[int]:
     numbers: list[int] = open_shuffle(path, version).read().read_all()["v"].to_pylist()
     return numbers
+
+
+def sorted_values(path: Place, version: int | str | None = None, column: str = "v") -> list[Any]:
+    """Return the values of a column of a version, in their order."""
+    return sorted(open_shuffle(path, version).read().read_all()[column].to_pylist())
+
+
+def collect(place: Place, times: int = 1, **how: Any) -> GcReport:
+    """Collect garbage as often, of all that was superseded by then; return the last report."""
+    for _ in range(times):
+        report = collect_garbage(place, **{"retention": timedelta(0), **how})
+    return report
+
+
+def make_old(directory: Path, age: timedelta) -> None:
+    """Let everything below a directory look as if it was written so long ago."""
+    when = time.time() - age.total_seconds()
+    for path in (directory, *directory.rglob("*")):
+        os.utime(path, (when, when))

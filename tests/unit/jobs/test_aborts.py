@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import shutil
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
 
@@ -22,32 +22,33 @@ from arrow_format import (
 )
 from arrow_format.errors import StorageError, UnsettledCommitError
 from arrow_format.jobs import cleanup, replacement
-from arrow_format.jobs.cleanup import abort_after, abort_job
+from arrow_format.jobs import write as write_module
+from arrow_format.jobs.cleanup import abort_job
 from arrow_format.jobs.commit import commit_job
-from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.jobs.job import run_map_task
 from arrow_format.jobs.target import open_target
-from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.names import entry_path
 from arrow_format.options import WriteOptions
 from arrow_format.storage.local_dirs import ROOT_LIST_NAME
 from arrow_format.storage.open import PosixStorage
+from tests.support import small_shuffles
 from tests.support.guarantees import guarantee
-from tests.support.interrupted_storage import before_calls, instead_of_first_entry
-from tests.support.small_shuffles import files_below
+from tests.support.interrupted_storage import (
+    before_call,
+    before_first_entry,
+    instead_of_first_entry,
+)
+from tests.support.logs import log_of
+from tests.support.small_shuffles import FAST, files_below, sorted_values, write_rows
 
 ROWS = pa.record_batch({"k": pa.array([0, 1, 2, 3] * 5), "v": pa.array(range(20))})
 CALLS = ("put_if_absent", "stat", "list", "read", "delete_all", "prune")
 EAGER = MergePolicy(rewrite="always")
 
 
-def begin(path, storage=None):
-    job = begin_job(
-        storage or str(path),
-        ROWS.schema,
-        num_subpartitions=4,
-        partitioner=ColumnPartitioner("k"),
-        options=WriteOptions(sync=False),
-    )
+def begin(place, **options):
+    options = WriteOptions(sync=False, **options)
+    job = small_shuffles.begin(place, ROWS.schema, 4, ColumnPartitioner("k"), options)
     return job, [run_map_task(job, 0, 0, [ROWS])]
 
 
@@ -56,7 +57,7 @@ def write(path):
 
 
 def end_of(job):
-    return CommitLog(job.storage).find_job(job.job_id)
+    return log_of(job.storage).find_job(job.job_id)
 
 
 def is_whole(path):
@@ -73,7 +74,7 @@ def test_an_aborted_job_cannot_be_committed(tmp_path):
     with pytest.raises(CommitConflictError, match=r"was aborted, or given up .*are removed"):
         commit_job(job, statuses)
     assert end_of(job).fenced
-    assert CommitLog(job.storage).view().state.version == 0
+    assert log_of(job.storage).view().state.version == 0
     assert [name for name in files_below(tmp_path) if "." in name] == [f"x/{entry_path(1)}"]
 
 
@@ -90,7 +91,7 @@ def test_an_abort_after_the_fence_of_a_dead_one_removes_what_that_left(tmp_path,
         commit_job(job, statuses)
     abort_job(job)
     assert not (tmp_path / "x" / "map_outputs").exists()
-    assert CommitLog(job.storage).newest_version() == 1, "one fence is enough"
+    assert log_of(job.storage).newest_version() == 1, "one fence is enough"
 
 
 def dies(*_, **__):
@@ -111,8 +112,8 @@ def test_an_abort_after_the_commit_changes_nothing(tmp_path):
 @pytest.mark.parametrize("puts_come_late", [False, True])
 def test_a_commit_and_an_abort_at_each_step_of_the_other(tmp_path, puts_come_late):
     """Whoever gets the number of the log wins: all rows are there, or none and no file."""
-    outcomes, step, came = set(), 0, True
-    while came:
+    outcomes = set()
+    for step in count():
         path = tmp_path / str(step)
         write(path)
         job, statuses = begin(path)
@@ -120,57 +121,44 @@ def test_a_commit_and_an_abort_at_each_step_of_the_other(tmp_path, puts_come_lat
         object.__setattr__(other.storage, "puts_may_come_late", puts_come_late)
         came, refused = abort_within(step, other, partial(commit_job, job, statuses, mode="append"))
         outcomes.add(check_outcome(path, job, refused=refused))
-        step += 1
-    assert step > 7
+        if not came:
+            break
+    assert step > 6
     assert outcomes == {"committed", "aborted"}
 
 
 @guarantee("fences")
 def test_an_abort_and_a_commit_at_each_step_of_the_other(tmp_path):
-    outcomes, step = set(), 0
-    while (outcome := commit_within_abort(step, tmp_path / str(step))) is not None:
-        outcomes.add(outcome)
-        step += 1
+    outcomes = set()
+    for step in count():
+        path = tmp_path / str(step)
+        write(path)
+        job, statuses = begin(path)
+        with before_call(step, partial(is_refused, job, statuses), CALLS) as refused:
+            abort_job(pickle.loads(pickle.dumps(job)))
+        if not refused:
+            break
+        outcomes.add(check_outcome(path, job, refused=refused[0]))
     assert step > 6
     assert outcomes == {"committed", "aborted"}
 
 
-def commit_within_abort(step, path):
-    """Abort, with a commit before its call number `step`; which of both won, None if it ended."""
-    write(path)
-    job, statuses = begin(path)
-    refused, calls = [], count()
-
-    def commit():
-        if next(calls) == step:
-            try:
-                commit_job(job, statuses, mode="append")
-            except ShuffleError as error:
-                refused.append(error)
-
-    with before_calls(commit, CALLS):
-        abort_job(pickle.loads(pickle.dumps(job)))
-    if next(calls) <= step:
-        return None
-    return check_outcome(path, job, refused=bool(refused))
+def is_refused(job, statuses):
+    try:
+        commit_job(job, statuses, mode="append")
+    except ShuffleError:
+        return True
+    return False
 
 
 def abort_within(step, job, act):
     """Do something, with an abort before its call number `step`; whether it came and won."""
-    left, aborted, refused = [step], [], False
-
-    def call():
-        left[0] -= 1
-        if left[0] == -1:
-            aborted.append(True)
-            abort_job(job)
-
-    with before_calls(call, CALLS):
+    with before_call(step, partial(abort_job, job), CALLS) as came:
         try:
             act()
         except (CommitConflictError, CorruptShuffleError):
-            refused = True
-    return bool(aborted), refused
+            return bool(came), True
+    return bool(came), False
 
 
 def check_outcome(path, job, *, refused):
@@ -190,26 +178,11 @@ def test_a_job_committed_twice_concurrently_counts_once(tmp_path):
     again = pickle.loads(pickle.dumps(job))
     receipts = []
 
-    def other_first(put, _):
-        receipts.append(commit_job(again, statuses, mode="append"))
-        put()
-
-    with instead_of_first_entry(other_first):
+    with before_first_entry(lambda: receipts.append(commit_job(again, statuses, mode="append"))):
         receipts.append(commit_job(job, statuses, mode="append"))
     assert [receipt.version for receipt in receipts] == [2, 2]
     assert open_shuffle(tmp_path / "x").num_rows == 40
     assert job.job_id not in cleanup._committing
-
-
-@pytest.mark.parametrize("mode", ["append", "overwrite", "errorifexists", "ignore"])
-def test_a_job_that_is_committed_again_gets_its_own_receipt(tmp_path, mode):
-    job, statuses = begin(tmp_path / "x")
-    first = commit_job(job, statuses)
-    write(tmp_path / "x")
-    before = files_below(tmp_path)
-    again = commit_job(pickle.loads(pickle.dumps(job)), statuses, mode=mode)
-    assert (again.version, again.num_rows) == (first.version, 20)
-    assert files_below(tmp_path) == before
 
 
 # A put on its way to a store ---------------------------------------------------------------------
@@ -220,163 +193,151 @@ class Store(PosixStorage):
 
     puts_may_come_late = True
 
-    def __init__(self, root, *, interrupts=1, carries_out="never", is_down=0):
+    def __init__(self, root, *, errors, carries_out="never", is_down=0):
         super().__init__(str(root))
-        self.interrupts = interrupts
+        self.errors = list(errors)
         self.carries_out = carries_out
         self.is_down = is_down
         self.late = []
 
     def put_if_absent(self, path, data, *, sync):
+        put = partial(super().put_if_absent, path, data, sync=sync)
         if path.endswith(".entry"):
-            if self.interrupts:
-                self.interrupts -= 1
-                late = lambda: PosixStorage.put_if_absent(self, path, data, sync=sync)  # noqa: E731
+            if self.errors:
                 if self.carries_out == "before the fence":
-                    late()
+                    put()
                 else:
-                    self.late.append(late)
-                raise KeyboardInterrupt
+                    self.late.append(put)
+                raise self.errors.pop(0)
             if self.is_down:
                 self.is_down -= 1
                 msg = f"{self.root}: the store does not answer"
                 raise StorageError(msg)
-        super().put_if_absent(path, data, sync=sync)
+        put()
 
     def __reduce__(self):
         return PosixStorage, (self.root,)
 
 
+def on_store(path, begins, act, **store):
+    """Return a store, what does something there, and what tells the job that this began.
+
+    ``begins`` is the module and the name of the function that begins it.
+    """
+    storage, jobs = Store(path, **store), []
+    real = getattr(*begins)
+
+    def acts():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(*begins, lambda *of, **how: jobs.append(real(*of, **how)) or jobs[-1])
+            act(storage)
+
+    return storage, acts, lambda: jobs[-1]
+
+
 def commit_of(path, **store):
-    """A commit on such a store, which aborts after an error; the job."""
-    job, statuses = begin(path, Store(path, **store))
-
-    def act():
-        try:
-            commit_job(job, statuses, mode="append")
-        except BaseException as error:
-            abort_after(job, error)
-            raise
-
-    return job.storage, act, lambda: job
+    by_k = {"partitioner": ColumnPartitioner("k"), "n": 4, "mode": "append"}
+    act = partial(write_rows, rows=[ROWS], **by_k)
+    return on_store(path, (write_module, "begin_job"), act, **store)
 
 
 def merge_of(path, **store):
-    storage, jobs = Store(path, **store), []
-    real = replacement.replacing_job
-
-    def act():
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(
-                replacement, "replacing_job", lambda *how: jobs.append(real(*how)) or jobs[-1]
-            )
-            merge_shuffle(storage, policy=EAGER, options=WriteOptions(sync=False), by="map_output")
-
-    return storage, act, lambda: jobs[-1]
+    how = {"policy": EAGER, "options": FAST, "by": "map_output"}
+    act = partial(merge_shuffle, **how)
+    return on_store(path, (replacement, "replacing_job"), act, **store)
 
 
 BOTH = pytest.mark.parametrize("operation", [commit_of, merge_of])
 
 
+INTERRUPT, TWICE = [KeyboardInterrupt()], [KeyboardInterrupt()] * 2
+NO_ANSWER = [StorageError("no answer")]
+ERRORS = pytest.mark.parametrize(
+    "errors", [INTERRUPT, TWICE, NO_ANSWER], ids=["interrupt", "two interrupts", "no answer"]
+)
+
+
 def prepare(path):
     for _ in range(2):
         write(path)
-    return sorted(open_shuffle(path).read().read_all()["v"].to_pylist())
+    return sorted_values(path)
 
 
-def rows(path):
-    return sorted(open_shuffle(path).read().read_all()["v"].to_pylist())
-
-
-@guarantee("fences")
+@guarantee("fences", "unanswered put")
 @BOTH
-@pytest.mark.parametrize("interrupts", [1, 2])
-def test_an_interrupt_while_an_entry_is_on_its_way_that_comes_late(tmp_path, operation, interrupts):
+@ERRORS
+def test_a_commit_that_fails_while_its_entry_is_on_its_way_and_comes_late(path, operation, errors):
     """Also where the fence is interrupted: the abort puts another, before it removes files."""
-    path = tmp_path / "x"
     before = prepare(path)
-    storage, act, job = operation(path, interrupts=interrupts)
-    with pytest.raises(KeyboardInterrupt):
+    storage, act, job = operation(path, errors=errors)
+    with pytest.raises(type(errors[0])):
         act()
     assert end_of(job()).fenced
     assert not (path / job().directory).exists()
     for late in storage.late:
         with pytest.raises(StorageError):
             late()  # its number is taken
-    assert rows(path) == before
+    assert sorted_values(path) == before
     assert write(path).num_rows == 20
     assert is_whole(path)
 
 
-@guarantee("fences")
+@guarantee("fences", "unanswered put")
 @BOTH
-def test_an_interrupt_after_an_entry_was_carried_out(tmp_path, operation):
-    path = tmp_path / "x"
+@pytest.mark.parametrize(
+    "error", [*INTERRUPT, *NO_ANSWER, OSError("directory could not be synced")], ids=type
+)
+def test_a_commit_that_fails_after_its_entry_was_carried_out_says_so(path, operation, error):
     before = prepare(path)
-    _, act, job = operation(path, carries_out="before the fence")
-    with pytest.raises(KeyboardInterrupt) as caught:
+    _, act, job = operation(path, errors=[error], carries_out="before the fence")
+    with pytest.raises((KeyboardInterrupt, ShuffleError)) as raised:
         act()
-    assert any("committed as version 3" in note for note in caught.value.__notes__)
+    said = f"{raised.value} {getattr(raised.value, '__notes__', '')}"
+    assert "committed as version 3" in said
+    assert "Do not write the rows again" in said
     assert not end_of(job()).fenced
-    assert len(rows(path)) == len(before) + 20 * (operation is commit_of)
+    assert len(sorted_values(path)) == len(before) + 20 * (operation is commit_of)
     assert is_whole(path)
 
 
-@guarantee("fences")
+@guarantee("fences", "unanswered put")
 @BOTH
+@ERRORS
 @pytest.mark.parametrize("carried_out", [True, False])
-def test_an_interrupt_where_the_store_takes_no_fence_either(tmp_path, operation, carried_out):
+def test_a_commit_that_fails_where_the_store_takes_no_fence_either(
+    path, operation, errors, carried_out
+):
     """Files stay: the entry may appear at any time."""
-    path = tmp_path / "x"
     before = prepare(path)
-    storage, act, job = operation(path, is_down=100)
-    with pytest.raises(KeyboardInterrupt) as caught:
+    storage, act, job = operation(path, errors=errors, is_down=100)
+    with pytest.raises((KeyboardInterrupt, UnsettledCommitError)) as caught:
         act()
-    notes = " ".join(caught.value.__notes__)
-    assert "it is not known whether job" in notes
-    assert "could not be removed" in notes
+    assert isinstance(caught.value, KeyboardInterrupt) is (errors is not NO_ANSWER)
+    said = f"{caught.value} {getattr(caught.value, '__notes__', '')}"
+    assert ("it is not known whether job" in said) is (errors is not TWICE)
+    assert "could not be removed" in said
     assert list((path / job().directory).iterdir())
     if carried_out:
-        (late,) = storage.late
-        late()
-        assert len(rows(path)) == len(before) + 20 * (operation is commit_of)
+        storage.late[0]()
+        assert len(sorted_values(path)) == len(before) + 20 * (operation is commit_of)
     else:
         storage.is_down = 0
         abort_job(job(), alone=True)  # still with a fence: the entry may be on its way
         assert end_of(job()).fenced
-        assert rows(path) == before
+        assert sorted_values(path) == before
     assert is_whole(path)
 
 
-def test_a_commit_without_an_answer_is_unsettled_where_the_fence_has_none(tmp_path, monkeypatch):
-    path = tmp_path / "x"
+def test_a_commit_without_an_answer_is_unsettled_where_the_fence_has_none(path, monkeypatch):
     prepare(path)
-    storage = Store(path, interrupts=0, is_down=100)
-    job, statuses = begin(path, storage)
+    storage = Store(path, errors=(), is_down=100)
+    job, statuses = begin(storage)
     with pytest.raises(UnsettledCommitError, match=r"not known whether .* Its files were left"):
         commit_job(job, statuses, mode="append")
     assert list((path / job.directory).iterdir())
     storage.is_down = 0
     assert commit_job(job, statuses, mode="append").version == 3
     assert job.job_id not in cleanup._committing
-
-
-class LosesPower(PosixStorage):
-    """Fails after the moment at which the entry becomes visible."""
-
-    def put_if_absent(self, path, data, *, sync):
-        super().put_if_absent(path, data, sync=sync)
-        if path.endswith(".entry"):
-            msg = "directory could not be synced"
-            raise OSError(msg)
-
-
-def test_a_commit_that_went_through_is_no_failure_to_repeat(tmp_path):
-    job, statuses = begin(tmp_path / "x")
-    object.__setattr__(job, "storage", LosesPower(str(tmp_path / "x")))
-    with pytest.raises(ShuffleError, match=r"committed as version 1, .* Do not write"):
-        commit_job(job, statuses)
-    assert is_whole(tmp_path / "x")
 
 
 # What is left ------------------------------------------------------------------------------------
@@ -386,10 +347,8 @@ def opened(tmp_path, monkeypatch=None):
     """A job whose directories exist; where asked, all of its files are in a local one."""
     if monkeypatch is not None:
         monkeypatch.setattr("arrow_format.write.map_output.first_root", lambda *_: 1)
-    job = begin_job(
-        str(tmp_path / "x"), ROWS.schema, num_subpartitions=4, partitioner=ColumnPartitioner("k"),
-        options=WriteOptions(sync=False, local_dirs=(str(tmp_path / "local"),)),
-    )  # fmt: skip
+    options = WriteOptions(sync=False, local_dirs=(str(tmp_path / "local"),))
+    job = small_shuffles.begin(tmp_path / "x", ROWS.schema, 4, ColumnPartitioner("k"), options)
     open_target(job, "append")
     return job
 
@@ -408,9 +367,7 @@ def test_the_first_write_of_one_process_leaves_nothing_and_another_a_fence(tmp_p
 
 @pytest.mark.parametrize("alone", [True, False])
 def test_an_abort_of_a_job_that_has_no_directory_leaves_nothing(tmp_path, alone):
-    job = begin_job(
-        str(tmp_path / "x"), ROWS.schema, num_subpartitions=4, partitioner=ColumnPartitioner("k")
-    )
+    job = small_shuffles.begin(tmp_path / "x")
     abort_job(job, alone=alone)
     assert files_below(tmp_path) == []
 
@@ -429,24 +386,25 @@ def test_a_consumer_that_waits_learns_of_a_failure_though_the_writer_was_alone(t
     for failed in (False, True):
         job, _ = begin(tmp_path / "x")
         abort_job(job, failed=failed, alone=True)
-        last = CommitLog(job.storage).view().last
+        last = log_of(job.storage).view().last
         assert (last is not None and last.failed) is failed
 
 
 def test_an_abort_that_lost_to_a_commit_leaves_files_in_local_directories(tmp_path, monkeypatch):
-    steps, came = 0, True
-    while came:
-        (tmp_path / str(steps)).mkdir()
-        job = opened(tmp_path / str(steps), monkeypatch)
+    for step in count():
+        path = tmp_path / str(step)
+        path.mkdir()
+        job = opened(path, monkeypatch)
         statuses = [run_map_task(job, 0, 0, [ROWS])]
         assert [file.root for file in statuses[0].output.files] == list(job.local_roots)
-        came, refused = abort_within(steps, job, partial(commit_job, job, statuses, mode="append"))
+        came, refused = abort_within(step, job, partial(commit_job, job, statuses, mode="append"))
         if not refused:
-            assert open_shuffle(tmp_path / str(steps) / "x").verify().num_rows == 20
+            assert open_shuffle(path / "x").verify().num_rows == 20
         else:
-            assert files_below(tmp_path / str(steps) / "local") == []
-        steps += 1
-    assert steps > 8
+            assert files_below(path / "local") == []
+        if not came:
+            break
+    assert step > 7
 
 
 def test_a_commit_tried_again_is_not_aborted_though_its_directory_was_pruned(tmp_path, monkeypatch):
@@ -506,34 +464,24 @@ def test_what_follows_an_abort_is_the_next_number(tmp_path):
 
 
 @guarantee("failed write")
-def test_aborts_and_commits_of_many_threads(tmp_path):
+def test_aborts_and_commits_of_many_threads(path):
     """Half of the jobs is aborted while it commits."""
-    path = tmp_path / "x"
     write(path)
-    outcomes = {}
 
     def work(number):
+        """Whether it was committed."""
         job, statuses = begin(path)
-        thread = threading.Thread(target=abort_job, args=(pickle.loads(pickle.dumps(job)),))
-        if number % 2:
-            thread.start()
-        try:
-            commit_job(job, statuses, mode="append")
-            outcomes[number] = True
-        except (CommitConflictError, CorruptShuffleError):
-            outcomes[number] = False
-        if number % 2:
-            thread.join()
-        assert end_of(job).fenced is not outcomes[number]
+        with ThreadPoolExecutor() as pool:
+            if number % 2:
+                pool.submit(abort_job, pickle.loads(pickle.dumps(job)))
+            refused = is_refused(job, statuses)
+        assert end_of(job).fenced is refused
+        return not refused
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(outcomes) == 8
-    assert all(outcomes[number] for number in range(0, 8, 2))
-    assert open_shuffle(path).num_rows == 20 * (1 + sum(outcomes.values()))
+    with ThreadPoolExecutor() as pool:
+        outcomes = [*pool.map(work, range(8))]
+    assert all(outcomes[::2])
+    assert open_shuffle(path).num_rows == 20 * (1 + sum(outcomes))
     assert is_whole(path)
 
 

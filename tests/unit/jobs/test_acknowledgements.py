@@ -2,29 +2,23 @@
 
 import os
 import time
-from datetime import timedelta
 
 import pytest
 
 from arrow_format import open_shuffle
 from arrow_format.errors import ShuffleNotFoundError
 from arrow_format.jobs.gc_files import jobs_with_files
-from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.entry import FENCE
 from arrow_format.storage.open import PosixStorage, open_storage
 from arrow_format.streaming.consumption import Consumer
 from tests.support.consumers import ConsumerRegistry
 from tests.support.guarantees import guarantee
+from tests.support.logs import log_of
 from tests.support.results import rows, take, write
 from tests.support.small_shuffles import begin, files_below, run
 
-NONE = timedelta(0)
 DAYS = 86_400
 KIND = {"result_type": "PIPELINED"}
-
-
-def log_of(path):
-    return CommitLog(PosixStorage(str(path)))
 
 
 def files_of_jobs(path):

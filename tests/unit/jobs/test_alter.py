@@ -1,7 +1,6 @@
 """Columns that are renamed and dropped: who reads what, writes meanwhile, and what is refused."""
 
 import re
-from datetime import timedelta
 
 import pyarrow as pa
 import pytest
@@ -12,7 +11,6 @@ from arrow_format import (
     RangePartitioner,
     RoundRobinPartitioner,
     append_shuffle,
-    collect_garbage,
     delete_rows,
     drop_columns,
     erasure_status,
@@ -23,7 +21,6 @@ from arrow_format import (
     rename_columns,
     rollback_shuffle,
     tag_shuffle,
-    write_shuffle,
 )
 from arrow_format.errors import (
     CommitConflictError,
@@ -35,14 +32,13 @@ from arrow_format.errors import (
 )
 from arrow_format.jobs.alter import alter_columns
 from arrow_format.jobs.commit import commit_job
-from arrow_format.jobs.job import begin_job, run_map_task
-from arrow_format.jobs.target import open_target
 from arrow_format.keys.partitioner import HashPartitioner
 from arrow_format.options import WriteOptions
 from tests.support.guarantees import guarantee
-from tests.support.interrupted_storage import instead_of_first_entry
+from tests.support.interrupted_storage import before_first_entry, instead_of_first_entry
 from tests.support.logs import log_of
-from tests.support.small_shuffles import files_below
+from tests.support.own_partitioner import OwnPartitioner
+from tests.support.small_shuffles import begun_with, collect, files_below, write_rows
 
 N = 4
 OPTIONS = WriteOptions(sync=False, statistics="all", chunk_bytes=64)
@@ -56,9 +52,9 @@ def table(start=0, **columns):
 
 
 @pytest.fixture
-def path(tmp_path):
-    write_shuffle(table(), tmp_path / "x", keys="k", num_subpartitions=N, options=OPTIONS)
-    return tmp_path / "x"
+def path(path):
+    write_rows(path, table(), "k", n=N, options=OPTIONS)
+    return path
 
 
 def append(path, rows):
@@ -87,8 +83,9 @@ def test_renamed_columns_have_their_values_and_no_file_is_touched(path):
     shuffle = open_shuffle(path)
     assert shuffle.partitioner == HashPartitioner("key")
     assert rows(path, filter="text = 'v3'") == [{"key": 3, "text": "v3", "n": 30}]
-    found = shuffle.lookup({"key": [5]}).read_all() if hasattr(shuffle, "lookup") else None
-    assert found is None or found.to_pylist() == [{"key": 5, "text": "v5", "n": 50}]
+    assert shuffle.lookup({"key": [5]}).read_all().to_pylist() == [
+        {"key": 5, "text": "v5", "n": 50}
+    ]
 
 
 def test_two_columns_swap_their_names(path):
@@ -141,10 +138,10 @@ def test_what_was_dropped_is_gone_from_merged_files_and_ids_never_return(path):
     drop_columns(path, "v")
     append(path, table(8).select(["k", "n"]))
     merge_shuffle(path, policy=MergePolicy(rewrite="always"), options=OPTIONS, by="map_output")
-    collect_garbage(path, retention=timedelta(0))
+    collect(path)
     assert [output.column_ids for output in open_shuffle(path).map_outputs] == [(1, 3)]
     append(path, table(16))
-    write_shuffle(table(), path, keys="k", num_subpartitions=N, mode="overwrite", options=OPTIONS)
+    write_rows(path, table(), "k", n=N, mode="overwrite", options=OPTIONS)
     rollback_shuffle(path, log_of(path).newest_version() - 1)
     newest = open_shuffle(path).snapshot.newest
     assert newest.columns.by_name == {"k": 1, "n": 3, "v": 4}
@@ -169,13 +166,8 @@ def test_a_rollback_brings_columns_back_and_a_tag_keeps_them(path):
 # Writes that are under way ------------------------------------------------------------------------
 
 
-def under_way(path, rows, **how):
-    job = begin_job(
-        path, rows.schema, num_subpartitions=N, options=EVOLVES,
-        **({"partitioner": HashPartitioner("k")} | how),
-    )  # fmt: skip
-    open_target(job, "append")
-    return job, [run_map_task(job, 0, 0, rows.to_batches())]
+def under_way(path, rows):
+    return begun_with(path, rows, n=N, options=EVOLVES)
 
 
 def test_a_write_under_way_means_the_columns_of_when_it_began(path):
@@ -216,11 +208,9 @@ def test_two_writes_under_way_add_one_column(path):
 
 def test_a_merge_and_a_deletion_under_way_keep_ids(path):
     append(path, table(8))
-    with instead_of_first_entry(
-        lambda put, _: (alter_columns(path, rename={"n": "v", "v": "n"}), put())
-    ):
+    with before_first_entry(lambda: alter_columns(path, rename={"n": "v", "v": "n"})):
         merge_shuffle(path, policy=MergePolicy(rewrite="always"), options=OPTIONS, by="map_output")
-    with instead_of_first_entry(lambda put, _: (drop_columns(path, "v"), put())):
+    with before_first_entry(lambda: drop_columns(path, "v")):
         delete_rows(path, {"k": [*range(8, 16)]})
     assert rows(path) == sorted(
         table().drop_columns("n").rename_columns(["k", "n"]).to_pylist(), key=str
@@ -277,7 +267,7 @@ def test_in_checkpoints_and_bases(path):
         rename_columns(path, {f"v{number - 1}" if number else "v": f"v{number}"})
     append(path, table(8).rename_columns(["k", "v19", "n"]))
     assert len(rows(path, filter="v19 = 'v9'")) == 1
-    collect_garbage(path, retention=timedelta(0), compact_log=True)
+    collect(path, compact_log=True)
     assert len(rows(path, filter="v19 = 'v3'")) == 1
     drop_columns(path, "v19")
     append(path, table(16).rename_columns(["k", "v19", "n"]))
@@ -300,7 +290,7 @@ def test_in_checkpoints_and_bases(path):
 def test_keys_are_renamed_wherever_they_are_named(tmp_path, how, rewrite):
     path = tmp_path / "x"
     for _ in range(2):
-        write_shuffle(table(), path, num_subpartitions=8, mode="append", options=OPTIONS, **how)
+        write_rows(path, table(), n=8, mode="append", options=OPTIONS, **how)
     before = open_shuffle(path).read().read_all().rename_columns(["v", "n", "k"])
     rename_columns(path, {"k": "v", "v": "n", "n": "k"})
     assert open_shuffle(path).read().read_all() == before
@@ -319,9 +309,7 @@ def test_keys_are_renamed_wherever_they_are_named(tmp_path, how, rewrite):
 def test_combined_columns_are_renamed_and_none_is_dropped(tmp_path):
     path = tmp_path / "x"
     combined = table().drop_columns("v")
-    write_shuffle(
-        combined, path, keys="k", num_subpartitions=N, combine={"n": "sum"}, options=OPTIONS
-    )
+    write_rows(path, combined, "k", n=N, combine={"n": "sum"}, options=OPTIONS)
     rename_columns(path, {"n": "total", "k": "n"})
     assert open_shuffle(path).combine == {"total": "sum"}
     append(path, pa.table({"n": [1], "total": [5]}))
@@ -332,10 +320,8 @@ def test_combined_columns_are_renamed_and_none_is_dropped(tmp_path):
 
 def test_bounds_of_an_erased_key_are_found_under_its_old_name(tmp_path):
     path = tmp_path / "x"
-    write_shuffle(
-        table(), path, num_subpartitions=3, options=OPTIONS,
-        partitioner=RangePartitioner("k", bounds=[3, 5]),
-    )  # fmt: skip
+    ranges = RangePartitioner("k", bounds=[3, 5])
+    write_rows(path, table(), n=3, partitioner=ranges, options=OPTIONS)
     rename_columns(path, {"k": "key"})
     assert open_shuffle(path).snapshot.newest.shape.bounds_since == 1
     receipt = delete_rows(path, {"key": [3]})
@@ -375,38 +361,22 @@ def test_no_shuffle(tmp_path):
 
 
 def test_the_last_column_stays(tmp_path):
-    write_shuffle(
-        pa.table({"a": [1]}), tmp_path / "x", num_subpartitions=1, options=OPTIONS,
-        partitioner=RoundRobinPartitioner(),
-    )  # fmt: skip
+    write_rows(tmp_path / "x", pa.table({"a": [1]}), n=1, partitioner=RoundRobinPartitioner())
     with pytest.raises(SchemaError, match="no column would be left"):
         drop_columns(tmp_path / "x", "a")
 
 
 def test_a_partitioner_of_ones_own_may_name_columns(tmp_path):
-    class Own:
-        def describe(self):
-            return {"kind": "own", "on": "v"}
-
-        def check(self, schema):
-            pass
-
-        def bind(self, schema, num_subpartitions, map_task):
-            return lambda batch: pa.compute.bit_wise_and(batch["k"], 1).to_numpy()
-
-    write_shuffle(table(), tmp_path / "x", num_subpartitions=2, options=OPTIONS, partitioner=Own())
+    own = OwnPartitioner(lambda batch, n: pa.compute.bit_wise_and(batch["k"], n - 1).to_numpy())
+    write_rows(tmp_path / "x", table(), n=2, partitioner=own)
     with pytest.raises(SchemaError, match="a partitioner of your own"):
         rename_columns(tmp_path / "x", {"n": "m"})
 
 
 def test_of_two_that_rename_a_column_one_wins(path):
-    def meanwhile(put, _):
-        alter_columns(path, rename={"v": "n", "n": "v"})
-        put()
-
     with (
         pytest.raises(CommitConflictError, match="another writer altered the columns v"),
-        instead_of_first_entry(meanwhile),
+        before_first_entry(lambda: alter_columns(path, rename={"v": "n", "n": "v"})),
     ):
         rename_columns(path, {"v": "text"})
 

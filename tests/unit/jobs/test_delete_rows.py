@@ -16,7 +16,6 @@ from arrow_format import (
     CommitConflictError,
     CorruptShuffleError,
     DeletionReceipt,
-    HashPartitioner,
     OptionError,
     RangePartitioner,
     ResultReleasedError,
@@ -31,15 +30,11 @@ from arrow_format import (
     open_shuffle,
     open_shuffle_changes,
     release_shuffle,
-    write_shuffle,
 )
 from arrow_format.jobs import delete_rows as module
 from arrow_format.jobs.commit import commit_job
-from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.keys.key_set import KeySet
-from arrow_format.log.commit_log import CommitLog
 from arrow_format.model import DATA_SUFFIX
-from arrow_format.storage.open import PosixStorage
 from arrow_format.write.row_deleter import RowDeleter
 from tests.support.customers import (
     TINY,
@@ -54,10 +49,20 @@ from tests.support.exhaustive import every
 from tests.support.foreign_writer import check_but_for_broadcasts
 from tests.support.guarantees import guarantee
 from tests.support.held_bytes import held_bytes, raw_bytes
-from tests.support.interrupted_storage import before_calls, dies_after, instead_of_first_entry
+from tests.support.interrupted_storage import (
+    before_first_entry,
+    dies_after,
+)
+from tests.support.logs import log_of
+from tests.support.own_partitioner import OwnPartitioner
+from tests.support.small_shuffles import begun_with, collect, files_below, write_rows
 
 NONE = replace(TINY, codec="none")
-NOW = timedelta(0)
+
+
+def put(path, table, keys="k", *, n=N, **how):
+    """Append a table as one map output."""
+    return write_rows(path, table, keys, n=n, mode="append", **{"options": TINY, **how})
 
 
 def check_totals(path):
@@ -66,10 +71,6 @@ def check_totals(path):
     assert shuffle.subpartition_rows.to_pylist() == [len(table) for table in contents(path)]
     assert sum(shuffle.subpartition_bytes.to_pylist()) == shuffle.num_bytes
     check_but_for_broadcasts(shuffle)
-
-
-def files_below(path):
-    return {str(file.relative_to(path)) for file in Path(path).rglob("*") if file.is_file()}
 
 
 # What is deleted ----------------------------------------------------------------------------------
@@ -92,7 +93,7 @@ def test_rows_of_the_keys_are_deleted_and_all_others_stay_as_they_were(tmp_path,
     assert receipt.subpartition_rows == {i: lost[i] for i in range(N) if lost[i]}
     assert (receipt.version, receipt.searched_version, receipt.num_keys) == (4, 3, 4)
     assert receipt.num_rows == 60
-    entry = CommitLog(PosixStorage(str(tmp_path))).entry(4)
+    entry = log_of(tmp_path).entry(4)
     assert (entry.operation, entry.adds_rows) == ("delete", False)
     assert {file.data_path.rpartition(".")[2] for o in entry.map_outputs for file in o.files} == {
         "data"
@@ -101,10 +102,8 @@ def test_rows_of_the_keys_are_deleted_and_all_others_stay_as_they_were(tmp_path,
 
 def test_only_map_outputs_with_such_rows_are_rewritten(tmp_path):
     append(tmp_path, 0)
-    write_shuffle(
-        rows(400).filter(pa.compute.not_equal(rows(400)["k"], 3)), tmp_path, keys="k",
-        num_subpartitions=N, mode="append", options=TINY,
-    )  # fmt: skip
+    (others,) = without([rows(400)], {3})
+    put(tmp_path, others)
     before = open_shuffle(tmp_path).map_outputs
     receipt = delete_rows(tmp_path, {"k": [3]}, options=TINY)
     after = open_shuffle(tmp_path).map_outputs
@@ -120,14 +119,13 @@ def test_only_map_outputs_with_such_rows_are_rewritten(tmp_path):
 def test_a_file_and_a_map_output_of_which_no_row_is_left(tmp_path):
     for k in (1, 2):
         table = pa.table({"k": [k] * 20, "v": range(20)})
-        write_shuffle(table, tmp_path, keys="k", num_subpartitions=N, mode="append", options=TINY)
+        put(tmp_path, table)
     delete_rows(tmp_path, {"k": [1]}, options=TINY)
     assert len(open_shuffle(tmp_path).map_outputs) == 1
     delete_rows(tmp_path, {"k": [2]}, options=TINY)
     assert (open_shuffle(tmp_path).num_rows, len(open_shuffle(tmp_path).map_outputs)) == (0, 0)
     check_totals(tmp_path)
-    append(tmp_path / "other", 0)
-    write_shuffle(table, tmp_path, keys="k", num_subpartitions=N, mode="append", options=TINY)
+    put(tmp_path, table)
     assert open_shuffle(tmp_path).num_rows == 20
 
 
@@ -155,7 +153,7 @@ def test_map_outputs_in_several_files_and_directories(tmp_path, monkeypatch):
     assert contents(tmp_path / "x") == without(before, {3})
     check_totals(tmp_path / "x")
     assert not erasure_status(tmp_path / "x", receipt).is_gone
-    collect_garbage(tmp_path / "x", retention=NOW, compact_log=True)
+    collect(tmp_path / "x", compact_log=True)
     status = erasure_status(tmp_path / "x", receipt)
     assert status.is_gone, status
     assert b"customer 3!" not in held_bytes(tmp_path)
@@ -166,7 +164,7 @@ def test_a_directory_that_is_not_mounted_is_not_taken_for_removed(tmp_path):
     options = replace(TINY, local_dirs=(str(tmp_path / "disk1"),))
     append_tasks(tmp_path / "x", 0, options=options)
     receipt = delete_rows(tmp_path / "x", {"k": [3]}, options=TINY)
-    collect_garbage(tmp_path / "x", retention=NOW)
+    collect(tmp_path / "x")
     (tmp_path / "disk1").rename(tmp_path / "elsewhere")
     status = erasure_status(tmp_path / "x", receipt)
     assert not status.is_gone
@@ -194,7 +192,7 @@ def test_a_directory_that_is_not_mounted_is_not_taken_for_removed(tmp_path):
 def test_keys_are_equal_as_spark_groups_them(tmp_path, type_, values, key):
     column = pa.array(values * 3, type_)
     table = pa.table({"k": column, "v": range(len(column))})
-    write_shuffle(table, tmp_path, keys="k", num_subpartitions=3, for_spark=False, options=TINY)
+    put(tmp_path, table, n=3, for_spark=False)
     grouped = [
         v
         for v, value in enumerate(column.to_pylist())
@@ -209,7 +207,7 @@ def test_keys_are_equal_as_spark_groups_them(tmp_path, type_, values, key):
 
 def test_keys_are_cast_to_the_stored_types(tmp_path):
     table = pa.table({"k": pa.array([1, 2, 3], pa.int32()), "d": pa.array(["a", "b", "c"])})
-    write_shuffle(table, tmp_path, keys=["k", "d"], num_subpartitions=3, options=TINY)
+    put(tmp_path, table, ["k", "d"], n=3)
     keys = pa.table({"d": pa.array(["b"]).dictionary_encode(), "k": pa.array(["2"])})
     assert delete_rows(tmp_path, keys, options=TINY).num_rows == 1
     batch = pa.record_batch({"d": pa.array(["c"], pa.large_string()), "k": np.array([3.0])})
@@ -228,7 +226,7 @@ def test_ranges_decide_the_subpartition_too_and_bounds_are_reported(tmp_path):
     check_totals(tmp_path)
     again = delete_rows(tmp_path, {"k": [20]}, options=TINY)
     assert again.bound_columns == ()
-    collect_garbage(tmp_path, retention=NOW)
+    collect(tmp_path)
     status = erasure_status(tmp_path, receipt)
     assert not status.is_gone
     assert status.bound_columns == ("k",)
@@ -298,25 +296,15 @@ def test_keys_that_do_not_fit(tmp_path, keys, error, says):
 )
 def test_keys_that_do_not_decide_the_subpartition(tmp_path, partitioner):
     table = rows(0, num_keys=N)
-    write_shuffle(table, tmp_path, num_subpartitions=N, partitioner=partitioner, options=TINY)
+    put(tmp_path, table, None, partitioner=partitioner)
     with pytest.raises(OptionError, match="no key says where its rows are"):
         delete_rows(tmp_path, {"k": [1]})
     assert open_shuffle(tmp_path).version == 1
 
 
-class Own:
-    def describe(self):
-        return {"kind": "own"}
-
-    def check(self, schema):
-        pass
-
-    def bind(self, schema, num_subpartitions, map_task):
-        return lambda batch: np.zeros(batch.num_rows, np.int32)
-
-
 def test_a_partitioner_of_the_user(tmp_path):
-    append(tmp_path, 0, partitioner=Own())
+    own = OwnPartitioner(lambda batch, n: np.zeros(batch.num_rows, np.int32))
+    append(tmp_path, 0, partitioner=own)
     with pytest.raises(OptionError, match="'own'"):
         delete_rows(tmp_path, {"k": [1]})
 
@@ -346,7 +334,7 @@ def test_an_expected_version(tmp_path):
     assert files_below(tmp_path) == before
     merge_shuffle(tmp_path, by="map_output")  # changes no rows
     assert delete_rows(tmp_path, {"k": [1]}, expected_version=2, options=TINY).version == 4
-    collect_garbage(tmp_path, retention=NOW)
+    collect(tmp_path)
     with pytest.raises(CommitConflictError, match="has expired"):
         delete_rows(tmp_path, {"k": [2]}, expected_version=2)
 
@@ -371,11 +359,7 @@ def test_rows_that_were_appended_meanwhile_stay_and_the_receipt_says_so(tmp_path
     append(tmp_path, 0)
     before = contents(tmp_path)
 
-    def first(put, path):
-        append(tmp_path, 400)
-        put()
-
-    with instead_of_first_entry(first) as puts:
+    with before_first_entry(lambda: append(tmp_path, 400)) as puts:
         receipt = delete_rows(tmp_path, {"k": [3]}, options=TINY)
     assert puts
     assert (receipt.version, receipt.searched_version, receipt.unsearched_version) == (3, 1, 2)
@@ -384,7 +368,7 @@ def test_rows_that_were_appended_meanwhile_stay_and_the_receipt_says_so(tmp_path
     old = sorted(v for t in without(before, {3}) for v in t["v"].to_pylist())
     assert kept == old + list(range(400, 800))
     check_totals(tmp_path)
-    collect_garbage(tmp_path, retention=NOW)
+    collect(tmp_path)
     assert not erasure_status(tmp_path, receipt).is_gone
 
 
@@ -396,7 +380,7 @@ def test_what_came_after_the_search_is_not_among_the_files_that_must_go(tmp_path
     def search(*arguments, **how):
         result = real(*arguments, **how)
         append(tmp_path, 400)
-        collect_garbage(tmp_path, retention=NOW)
+        collect(tmp_path)
         return result
 
     monkeypatch.setattr(module, "search", search)
@@ -408,12 +392,8 @@ def test_what_came_after_the_search_is_not_among_the_files_that_must_go(tmp_path
 def test_an_expected_version_refuses_rows_that_were_appended_meanwhile(tmp_path):
     append(tmp_path, 0)
 
-    def first(put, path):
-        append(tmp_path, 400)
-        put()
-
     with (
-        instead_of_first_entry(first),
+        before_first_entry(lambda: append(tmp_path, 400)),
         pytest.raises(CommitConflictError, match="followed by version 2"),
     ):
         delete_rows(tmp_path, {"k": [3]}, options=TINY, expected_version=1)
@@ -436,11 +416,7 @@ def test_it_begins_again_where_another_writer_replaced_its_files(tmp_path, meanw
     append(tmp_path, 0)
     append(tmp_path, 400)
 
-    def first(put, path):
-        meanwhile(tmp_path)
-        put()
-
-    with instead_of_first_entry(first):
+    with before_first_entry(lambda: meanwhile(tmp_path)):
         receipt = delete_rows(tmp_path, {"k": [3]}, options=TINY)
     assert receipt.version == open_shuffle(tmp_path).version
     assert 3 not in open_shuffle(tmp_path).read().read_all()["k"].to_pylist()
@@ -451,30 +427,18 @@ def test_it_begins_again_where_another_writer_replaced_its_files(tmp_path, meanw
     assert files_below(tmp_path) == before
 
 
-def test_it_gives_up_after_some_attempts_and_changes_nothing(tmp_path):
+def test_it_gives_up_after_some_attempts_and_changes_nothing(tmp_path, monkeypatch):
     append(tmp_path, 0)
-    calls = []
+    receipts, real = [], module.replace_outputs
 
-    def overwritten():
-        if not calls or calls[-1] != "busy":
-            calls.append("busy")
-            write_shuffle(
-                rows(len(calls) * 10_000), tmp_path, keys="k", num_subpartitions=N,
-                mode="overwrite", options=TINY,
-            )  # fmt: skip
-            calls[-1] = "done"
-
-    real = module.replace_outputs
-
-    def commit(*arguments):
-        overwritten()
+    def overtaken(*arguments):
+        receipts.append(append(tmp_path, len(receipts) * 10_000, mode="overwrite"))
         return real(*arguments)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "replace_outputs", commit)
-        with pytest.raises(CommitConflictError, match="not part of the newest version"):
-            delete_rows(tmp_path, {"k": [3]}, options=TINY)
-    assert len(calls) == module.ATTEMPTS
+    monkeypatch.setattr(module, "replace_outputs", overtaken)
+    with pytest.raises(CommitConflictError, match="not part of the newest version"):
+        delete_rows(tmp_path, {"k": [3]}, options=TINY)
+    assert len(receipts) == module.ATTEMPTS
     assert open_shuffle(tmp_path).version == 1 + module.ATTEMPTS
     assert open_shuffle(tmp_path).num_rows == 400
 
@@ -496,12 +460,12 @@ def test_a_deletion_that_dies_at_any_call_changes_nothing_or_is_whole(tmp_path):
             assert contents(path) == without(before, {key})
         outcomes.add((died, after.version > version))
         check_totals(path)
-        collect_garbage(path, retention=NOW)
+        collect(path)
         named = {
             name for o in open_shuffle(path).map_outputs for f in o.files
             for name in (f.data_path, f.index_path)
         }  # fmt: skip
-        assert {f for f in files_below(path) if f.startswith("map_outputs")} == named
+        assert {f for f in files_below(path) if ".shuffle." in f} == named
         if not died:
             break
     assert {(True, False), (False, True)} <= outcomes
@@ -527,16 +491,11 @@ def test_after_collection_no_file_holds_the_value(tmp_path, sort_by):
     disk = tmp_path / "disk"
     for number, start in enumerate((0, 400, 800)):
         local = (str(disk),) if number == 1 else ()
-        write_shuffle(
-            with_needle(start), tmp_path / "x", keys="k", num_subpartitions=N, mode="append",
-            sort_by=sort_by, options=replace(without, local_dirs=local),
-        )  # fmt: skip
+        options = replace(without, local_dirs=local)
+        put(tmp_path / "x", with_needle(start), sort_by=sort_by, options=options)
     merge_shuffle(tmp_path / "x", by="map_output")
     append(tmp_path / "x", 1200, options=without, sort_by=sort_by)
-    write_shuffle(
-        with_needle(1600), tmp_path / "x", keys="k", num_subpartitions=N, mode="append",
-        sort_by=sort_by, options=without,
-    )  # fmt: skip
+    put(tmp_path / "x", with_needle(1600), sort_by=sort_by, options=without)
     for needle in needles:
         assert needle in held_bytes(tmp_path)
         assert needle in raw_bytes(tmp_path)
@@ -549,7 +508,7 @@ def test_after_collection_no_file_holds_the_value(tmp_path, sort_by):
     assert not status.is_gone
     collect_garbage(tmp_path / "x", retention=timedelta(hours=1))
     assert not erasure_status(tmp_path / "x", receipt).is_gone
-    collect_garbage(tmp_path / "x", retention=NOW)
+    collect(tmp_path / "x")
     status = erasure_status(tmp_path / "x", receipt)
     assert status.is_gone, status
     for needle in needles:
@@ -563,20 +522,17 @@ def test_after_collection_no_file_holds_the_value(tmp_path, sort_by):
 def test_bounds_of_new_files_are_those_of_the_rows_that_are_left(tmp_path, merges):
     options = replace(NONE, statistics="all")
     for start in (0, 400):
-        write_shuffle(
-            with_needle(start), tmp_path, keys="k", num_subpartitions=N, mode="append",
-            options=options,
-        )  # fmt: skip
+        put(tmp_path, with_needle(start), options=options)
     if merges:
         merge_shuffle(tmp_path, by="map_output")
     assert str(NEEDLE).encode() in held_bytes(tmp_path)
     receipt = delete_rows(tmp_path, {"k": [NEEDLE]}, options=options)
     assert "k" in receipt.statistics_columns
     assert "may be of deleted rows" in str(receipt)
-    collect_garbage(tmp_path, retention=NOW)
+    collect(tmp_path)
     assert erasure_status(tmp_path, receipt).statistics_columns == receipt.statistics_columns
     assert str(NEEDLE).encode() not in held_bytes(tmp_path)
-    collect_garbage(tmp_path, retention=NOW, compact_log=True)
+    collect(tmp_path, compact_log=True)
     assert delete_rows(tmp_path, {"k": [NEEDLE]}).statistics_columns == ()
     shuffle = open_shuffle(tmp_path)
     assert shuffle.verify().ok
@@ -588,9 +544,7 @@ def test_bounds_of_new_files_are_those_of_the_rows_that_are_left(tmp_path, merge
 
 def test_old_versions_that_were_overwritten_may_hold_the_rows_too(tmp_path):
     append(tmp_path, 0)
-    write_shuffle(
-        rows(400), tmp_path, keys="k", num_subpartitions=N, mode="overwrite", options=TINY
-    )
+    append(tmp_path, 400, mode="overwrite")
     receipt = delete_rows(tmp_path, {"k": [1]}, options=TINY)
     assert len(receipt.files) == 2
     assert erasure_status(tmp_path, receipt).versions == ((1, 2),)
@@ -598,7 +552,7 @@ def test_old_versions_that_were_overwritten_may_hold_the_rows_too(tmp_path):
     assert nothing.version == 3
     assert {file.path for file in nothing.files} == {file.path for file in receipt.files}
     assert not erasure_status(tmp_path, nothing).is_gone
-    collect_garbage(tmp_path, retention=NOW, compact_log=True)
+    collect(tmp_path, compact_log=True)
     assert erasure_status(tmp_path, nothing).is_gone
     assert erasure_status(tmp_path, receipt).is_gone
 
@@ -609,7 +563,7 @@ def test_a_file_that_was_not_removed_is_not_gone(tmp_path):
     (held,) = receipt.files
     stays = tmp_path / (held.path + DATA_SUFFIX)
     content = stays.read_bytes()
-    collect_garbage(tmp_path, retention=NOW)
+    collect(tmp_path)
     assert erasure_status(tmp_path, receipt).is_gone
     stays.parent.mkdir(exist_ok=True)
     stays.write_bytes(content)
@@ -645,7 +599,7 @@ def test_what_a_look_left_of_a_receipt_is_no_receipt(tmp_path):
     assert (receipt.is_gone, receipt.is_looked_at) == (False, False)
     looked_at = erasure_status(tmp_path, receipt)
     assert (looked_at.is_gone, looked_at.is_looked_at) == (False, True)
-    collect_garbage(tmp_path, retention=NOW)
+    collect(tmp_path)
     for again in (looked_at, DeletionReceipt.from_json(looked_at.to_json())):
         assert again == looked_at
         with pytest.raises(OptionError, match=r"give the one that delete\(\) returned"):
@@ -672,14 +626,6 @@ def test_a_receipt_of_another_shuffle(tmp_path):
         erasure_status(tmp_path / "c", receipt)
 
 
-def test_calls_of_storage_are_intercepted_by_the_tests_above(tmp_path):
-    seen = []
-    append(tmp_path, 0)
-    with before_calls(lambda: seen.append(1), ("open_writer",)):
-        delete_rows(tmp_path, {"k": [1]}, options=TINY)
-    assert len(seen) == 2  # data and index
-
-
 # Files of earlier schemas, pending commits, object stores -----------------------------------------
 
 
@@ -688,8 +634,7 @@ def test_files_of_an_earlier_schema_are_written_as_the_newest_version_is(tmp_pat
     options = replace(TINY, codec=codec)
     append_tasks(tmp_path, 0, options=options)
     wider = rows(400).append_column("w", pa.array(np.arange(400) / 4))
-    evolving = replace(options, schema_evolution=True)
-    write_shuffle(wider, tmp_path, keys="k", num_subpartitions=N, mode="append", options=evolving)
+    put(tmp_path, wider, options=replace(options, schema_evolution=True))
     before = contents(tmp_path)
     assert before[0].schema.names == ["k", "v", "s", "w"]
     delete_rows(tmp_path, {"k": [3, 17]}, options=options)
@@ -744,25 +689,15 @@ def test_a_new_file_that_has_other_rows_than_are_to_be_kept_is_refused(
     assert files_below(tmp_path) == files
 
 
-def put_pending(path, start, keys="k"):
-    table = rows(start)
-    job = begin_job(
-        str(path), table.schema, num_subpartitions=N, partitioner=HashPartitioner(keys),
-        options=TINY,
-    )  # fmt: skip
-    job.make_directories()
-    status = run_map_task(job, 0, 0, table.to_batches())
-    return commit_job(job, [status], mode="append", pending=True)
-
-
 def test_pending_commits_with_rows_of_the_keys_are_in_the_receipt(tmp_path):
     append(tmp_path, 0)
-    put_pending(tmp_path, 400)
+    job, statuses = begun_with(tmp_path, rows(400), n=N, options=TINY)
+    commit_job(job, statuses, mode="append", pending=True)
     assert delete_rows(tmp_path, {"k": [1_000]}, options=TINY).pending == ()
     receipt = delete_rows(tmp_path, {"k": [3]}, options=TINY)
     assert receipt.pending == (2,)
     assert "arrow-shuffle flush" in str(receipt)
-    collect_garbage(tmp_path, retention=NOW)
+    collect(tmp_path)
     status = erasure_status(tmp_path, receipt)
     assert (status.pending, status.versions, status.is_gone) == ((2,), (), False)
     assert len(status.files) == 1
@@ -772,22 +707,20 @@ def test_pending_commits_with_rows_of_the_keys_are_in_the_receipt(tmp_path):
     assert (status.flushed, status.is_gone) == ((2,), False)
     assert "delete again" in str(status)
     again = delete_rows(tmp_path, {"k": [3]}, options=TINY)
-    collect_garbage(tmp_path, retention=NOW, compact_log=True)
+    collect(tmp_path, compact_log=True)
     assert erasure_status(tmp_path, again).is_gone
     assert b"customer 3!" not in held_bytes(tmp_path)
 
 
 def test_in_an_object_store(s3):
     path = f"s3://{s3.new_bucket('erase')}/x"
+    given = {"storage_options": s3.options}
     for start in (0, 400):
-        write_shuffle(
-            rows(start), path, keys="k", num_subpartitions=N, mode="append", options=NONE,
-            storage_options=s3.options,
-        )  # fmt: skip
-    receipt = delete_rows(path, {"k": [3]}, options=TINY, storage_options=s3.options)
+        append(path, start, options=NONE, **given)
+    receipt = delete_rows(path, {"k": [3]}, options=TINY, **given)
     assert receipt.num_rows == 20
-    left = open_shuffle(path, storage_options=s3.options).read().read_all()
+    left = open_shuffle(path, **given).read().read_all()
     assert sorted(left["v"].to_pylist()) == [v for v in range(800) if v % 40 != 3]
-    assert erasure_status(path, receipt, storage_options=s3.options).files == receipt.files
-    collect_garbage(path, retention=NOW, storage_options=s3.options)
-    assert erasure_status(path, receipt, storage_options=s3.options).is_gone
+    assert erasure_status(path, receipt, **given).files == receipt.files
+    collect(path, **given)
+    assert erasure_status(path, receipt, **given).is_gone

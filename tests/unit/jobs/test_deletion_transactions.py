@@ -1,7 +1,6 @@
 """Deletions that are transactions: repeated, they delete nothing and return the first receipt."""
 
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,22 +14,21 @@ from arrow_format import (
     MergePolicy,
     OptionError,
     WriteOptions,
-    collect_garbage,
     delete_rows,
     erasure_status,
     merge_shuffle,
     open_shuffle,
-    write_shuffle,
 )
 from arrow_format.jobs import bounds_of_keys
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.entry import decode_entry, encode_entry
 from arrow_format.log.names import entry_path
 from arrow_format.model import DATA_SUFFIX
-from arrow_format.storage.open import open_storage
 from tests.support.guarantees import guarantee
-from tests.support.interrupted_storage import instead_of_first_entry
+from tests.support.interrupted_storage import before_first_entry
+from tests.support.logs import log_of
 from tests.support.small_log import small_segments
+from tests.support.small_shuffles import collect, sorted_values, write_rows
 
 PLAIN = WriteOptions(sync=False, codec="none")
 APP = "forget"
@@ -38,25 +36,15 @@ APP = "forget"
 
 def append(path, keys, **how):
     table = pa.table({"k": keys})
-    return write_shuffle(
-        table, path, keys="k", num_subpartitions=4, mode="append", options=PLAIN, **how
-    )
+    return write_rows(path, table, "k", n=4, options=PLAIN, **{"mode": "append", **how})
 
 
 def delete(path, keys, number=1, **how):
     return delete_rows(path, {"k": keys}, transaction=(APP, number), options=PLAIN, **how)
 
 
-def keys_of(path):
-    return sorted(open_shuffle(path).to_table()["k"].to_pylist())
-
-
 def files_of(path):
     return {file for file in Path(path).rglob("*") if file.is_file()}
-
-
-def log_of(path):
-    return CommitLog(open_storage(path))
 
 
 @pytest.fixture
@@ -80,7 +68,7 @@ def test_a_repeated_deletion_deletes_nothing_and_returns_the_first_receipt(path)
     assert delete(path, [2, 3]) == again(receipt)
     assert delete(path, [5]) == again(receipt), "the number decides, not the keys"
     assert files_of(path) == there
-    assert keys_of(path) == [1, 2, 4, 5]
+    assert sorted_values(path, column="k") == [1, 2, 4, 5]
     assert str(delete(path, [2])).splitlines()[0].endswith("nothing was deleted. The first time:")
     assert DeletionReceipt.from_json(again(receipt).to_json()) == again(receipt)
 
@@ -94,7 +82,7 @@ def test_a_deletion_that_finds_nothing_is_committed_too(path, keys):
     assert log_of(path).view().state.deleted == 0
     append(path, [7])
     assert delete(path, [7]) == again(receipt)
-    assert keys_of(path) == [1, 2, 2, 3, 4, 7]
+    assert sorted_values(path, column="k") == [1, 2, 2, 3, 4, 7]
 
 
 def test_without_a_transaction_nothing_is_committed_where_nothing_is_found(path):
@@ -104,9 +92,7 @@ def test_without_a_transaction_nothing_is_committed_where_nothing_is_found(path)
 
 @guarantee("deletion transactions")
 def test_rows_that_only_earlier_versions_have_are_asked_for_once(path):
-    write_shuffle(
-        pa.table({"k": [1]}), path, keys="k", num_subpartitions=4, mode="overwrite", options=PLAIN
-    )
+    append(path, [1], mode="overwrite")
     receipt = delete(path, [2])
     assert (receipt.num_rows, len(receipt.files), receipt.version) == (0, 2, 3)
     assert log_of(path).view().state.deleted == 3
@@ -153,19 +139,18 @@ def test_the_receipt_outlives_its_entry(tmp_path, keys, compact_log):
         for number in range(30):
             append(path, [10 + number])
         merge_shuffle(path, policy=MergePolicy(rewrite="always"), options=PLAIN, by="map_output")
-        for _ in range(3):
-            collect_garbage(path, retention=timedelta(0), compact_log=compact_log)
+        collect(path, 3, compact_log=compact_log)
         log = log_of(path)
         assert log.removed(0) is not None
         assert delete(path, [10]) == again(receipt)
-        assert 10 in keys_of(path)
+        assert 10 in sorted_values(path, column="k")
         assert erasure_status(path, delete(path, [10])).is_gone
 
 
 def test_a_blank_entry_has_the_receipt(path):
     receipt = delete(path, [2])
     append(path, [9])
-    collect_garbage(path, retention=timedelta(0), compact_log=True)
+    collect(path, compact_log=True)
     assert log_of(path).named(3).operation == "blank"
     assert delete(path, [2]) == again(receipt)
 
@@ -187,15 +172,16 @@ def test_a_checkpoint_has_no_receipt(tmp_path):
 def test_of_two_that_delete_at_once_one_wins(path, keys):
     first = []
 
-    def another_wins(put, _):
+    def another_wins():
         first.append(delete(path, keys))
         append(path, [2, 8])
-        put()
 
-    with instead_of_first_entry(another_wins):
+    with before_first_entry(another_wins):
         receipt = delete(path, keys)
     assert receipt == again(first[0])
-    assert keys_of(path) == sorted([1, 2, 2, 3, 4, 2, 8] if keys == [7] else [1, 3, 4, 2, 8])
+    assert sorted_values(path, column="k") == sorted(
+        [1, 2, 2, 3, 4, 2, 8] if keys == [7] else [1, 3, 4, 2, 8]
+    )
     newest = open_shuffle(path).version
     versions = [n for n in range(1, newest + 1) if log_of(path).named(n).is_version]
     outputs = [output for n in versions for output in open_shuffle(path, n).map_outputs]
@@ -206,7 +192,7 @@ def test_of_two_that_delete_at_once_one_wins(path, keys):
 
 @guarantee("deletion transactions")
 def test_an_append_that_comes_first_is_in_the_receipt_that_the_log_has(path):
-    with instead_of_first_entry(lambda put, _: (append(path, [2, 8]), put())):
+    with before_first_entry(lambda: append(path, [2, 8])):
         receipt = delete(path, [2])
     assert (receipt.version, receipt.unsearched_version, receipt.num_rows) == (4, 3, 2)
     assert log_of(path).record(4).commit_id == receipt.commit_id
@@ -218,16 +204,10 @@ def test_bounds_that_are_lost_while_it_commits_are_in_the_receipt(tmp_path, key)
     """The log is searched for bounds of the past before the commit; another deletion adds one."""
     path, options = str(tmp_path / "shuffle"), WriteOptions(sync=False, statistics="all")
     for keys, names in (([1, 2, 3], ["a", "b", "c"]), ([4, 5, 6], ["d", "e", "f"])):
-        write_shuffle(
-            pa.table({"k": keys, "name": names}), path, keys="k", num_subpartitions=1,
-            mode="append", options=options,
-        )  # fmt: skip
+        rows = pa.table({"k": keys, "name": names})
+        write_rows(path, rows, "k", n=1, mode="append", options=options)
 
-    def another_deletes(put, _):
-        delete_rows(path, {"k": [4]}, options=options)
-        put()
-
-    with instead_of_first_entry(another_deletes):
+    with before_first_entry(lambda: delete_rows(path, {"k": [4]}, options=options)):
         receipt = delete_rows(path, {"k": [key]}, transaction=(APP, 1), options=options)
     assert receipt.statistics_columns == ("name",)
     assert delete_rows(path, {"k": [key]}, transaction=(APP, 1)) == again(receipt)
@@ -277,7 +257,7 @@ def test_a_deletion_that_others_overtake_again_and_again(path, monkeypatch, dele
     assert len(composed) == (3 + 20 if deletes else 3), "to open, to look back, by the first try"
     came = {100 + n for n in range(30)} ^ ({100 + n for n in range(20)} if deletes else set())
     came |= set() if deletes else {200 + n for n in range(20)}
-    assert keys_of(path) == sorted({1, 3, 4} | came)
+    assert sorted_values(path, column="k") == sorted({1, 3, 4} | came)
     assert receipt.unsearched_version == (0 if deletes else 23)
     assert len(compared) == (bounds_of_keys.MOST_COMPARED if deletes else 0)
     assert receipt.statistics_columns == (("k",) if deletes else ())

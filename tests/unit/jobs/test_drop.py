@@ -3,13 +3,8 @@
 import contextlib
 import itertools
 import shutil
-import signal
-import subprocess
-import sys
 import time
-from datetime import timedelta
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -24,7 +19,6 @@ from arrow_format import (
     relocate_shuffle,
     repair_shuffle,
     tag_shuffle,
-    write_shuffle,
 )
 from arrow_format.errors import (
     CommitConflictError,
@@ -47,25 +41,28 @@ from tests.support.exhaustive import part
 from tests.support.guarantees import guarantee
 from tests.support.interrupted_storage import CHANGES, dies_after
 from tests.support.logs import start_job
+from tests.support.results import child
 from tests.support.small_log import small_segments
-from tests.support.small_shuffles import N, files_below, numbered, write_tasks
+from tests.support.small_shuffles import (
+    N,
+    collect,
+    files_below,
+    numbered,
+    sorted_values,
+    write_rows,
+    write_tasks,
+)
 from tests.support.system_calls import FAULTS, SystemCalls
 
-ROOT = Path(__file__).parents[3]
 ROWS = [*range(30)]
 
 
 def write(path, first, mode="append", *, storage_options=None, **options):
     """Write ten rows, of which one has the value ``first``."""
-    return write_shuffle(
-        numbered([i % N for i in range(10)], first),
-        path,
-        num_subpartitions=N,
-        partitioner=ColumnPartitioner("p"),
-        mode=mode,
-        options=WriteOptions(sync=False, **options),
-        storage_options=storage_options,
-    )
+    return write_rows(
+        path, numbered([i % N for i in range(10)], first), partitioner=ColumnPartitioner("p"),
+        mode=mode, options=WriteOptions(sync=False, **options), storage_options=storage_options,
+    )  # fmt: skip
 
 
 def prepared(directory):
@@ -80,10 +77,6 @@ def prepared(directory):
     with consume(path, consumer="done") as consumption:
         consumption.commit()
     return path
-
-
-def rows_of(path, version=None):
-    return sorted(open_shuffle(path, version).read().read_all()["v"].to_pylist())
 
 
 def check_gone(path, ignores="/"):
@@ -110,13 +103,17 @@ def test_all_of_it_goes(tmp_path):
     first, *rest = str(receipt).splitlines()
     assert first.startswith(f"{path}: dropped (last version 3); {receipt.num_files} files of ")
     assert rest == ["  tag kept: version 1", "  consumer done"]
-    for act in (partial(rows_of, path), partial(rows_of, path, "kept"), before.read().read_all):
+    for act in (
+        partial(sorted_values, path),
+        partial(sorted_values, path, "kept"),
+        before.read().read_all,
+    ):
         with pytest.raises(ShuffleNotFoundError):
             act()
     with pytest.raises(ShuffleNotFoundError, match="is not there"):
         drop_shuffle(path)
     write(path, 40)
-    assert rows_of(path) == [*range(40, 50)]
+    assert sorted_values(path) == [*range(40, 50)]
 
 
 def test_what_is_no_shuffle_is_refused(tmp_path):
@@ -146,8 +143,7 @@ def test_files_of_others_are_left_and_named(tmp_path):
         drop_shuffle(path)
 
 
-def test_a_consumer_is_not_robbed_unless_told_so(tmp_path):
-    path = tmp_path / "x"
+def test_a_consumer_is_not_robbed_unless_told_so(path):
     write(path, 0)
     with pytest.raises(OptionError, match="force"):
         drop_shuffle(path, force="yes")
@@ -160,7 +156,7 @@ def test_a_consumer_is_not_robbed_unless_told_so(tmp_path):
     write(path, 10)
     with pytest.raises(ConsumerError, match="'reads' has consumed version 1, and version 2 has"):
         drop_shuffle(path)
-    assert rows_of(path) == ROWS[:20]
+    assert sorted_values(path) == ROWS[:20]
     with consume(path, consumer="reads") as consumption:
         assert drop_shuffle(path, force=True).consumers == ("reads",)
         with pytest.raises(ShuffleError):
@@ -170,8 +166,7 @@ def test_a_consumer_is_not_robbed_unless_told_so(tmp_path):
     check_gone(path)
 
 
-def test_a_released_shuffle_has_nobody_to_wait_for(tmp_path):
-    path = tmp_path / "x"
+def test_a_released_shuffle_has_nobody_to_wait_for(path):
     write(path, 0)
     with consume(path, consumer="late"):
         pass
@@ -180,8 +175,7 @@ def test_a_released_shuffle_has_nobody_to_wait_for(tmp_path):
     check_gone(path)
 
 
-def test_a_job_that_runs_cannot_commit(tmp_path):
-    path = tmp_path / "x"
+def test_a_job_that_runs_cannot_commit(path):
     write(path, 0)
     job, statuses = start_job(path)
     drop_shuffle(path)
@@ -190,8 +184,7 @@ def test_a_job_that_runs_cannot_commit(tmp_path):
     check_gone(path)
 
 
-def test_a_first_job_that_runs_cannot_commit(tmp_path):
-    path = tmp_path / "x"
+def test_a_first_job_that_runs_cannot_commit(path):
     job, statuses = start_job(path)
     assert str(drop_shuffle(path)).startswith(f"{path}: dropped (no version); ")
     with pytest.raises(ShuffleError, match="Write the rows again"):
@@ -245,7 +238,7 @@ def check_died(path):
     """Readers get all rows, or an error that is no damage; the next call finishes it."""
     for version, rows in ((None, ROWS), (2, ROWS[:20]), ("kept", ROWS[:10])):
         with contextlib.suppress(ShuffleNotFoundError):
-            assert rows_of(path, version) == rows
+            assert sorted_values(path, version) == rows
     if path.exists() and any(path.iterdir()):
         assert drop_shuffle(path).is_complete
     elif path.exists():
@@ -302,21 +295,21 @@ def test_a_power_failure_at_any_call_brings_no_part_of_it_back(tmp_path, monkeyp
     assert number > 20
 
 
+DROP = """
+import sys
+import arrow_format
+drop = arrow_format.drop_shuffle
+print("ready", flush=True)
+drop(sys.argv[1])
+"""
+
+
 @guarantee("dropped shuffle")
 @pytest.mark.parametrize("delay", [0.0, 0.004, 0.02])
 def test_one_that_is_killed_is_finished_by_the_next(again, delay):
     path = again()
-    code = (
-        "import arrow_format\n"
-        "drop = arrow_format.drop_shuffle\n"
-        "print('ready', flush=True)\n"
-        f"drop({str(path)!r})"
-    )
-    process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE)
-    with process:
-        process.stdout.readline()
+    with child(DROP, path):
         time.sleep(delay)
-        process.send_signal(signal.SIGKILL)
     check_died(path)
 
 
@@ -344,11 +337,10 @@ def test_a_copy_leaves_local_directories_to_the_original(tmp_path):
     relocate_shuffle(copy, "copied")
     assert drop_shuffle(copy).is_complete
     assert not copy.exists()
-    assert rows_of(path) == ROWS
+    assert sorted_values(path) == ROWS
 
 
-def test_what_a_repair_moved_aside_goes_too(tmp_path):
-    path = tmp_path / "x"
+def test_what_a_repair_moved_aside_goes_too(path):
     for first in range(3):
         write(path, first)
     (path / entry_path(3)).write_bytes(b"damaged")
@@ -359,12 +351,11 @@ def test_what_a_repair_moved_aside_goes_too(tmp_path):
     check_gone(path)
 
 
-def test_a_shuffle_whose_first_segments_are_gone(tmp_path):
-    path = tmp_path / "x"
+def test_a_shuffle_whose_first_segments_are_gone(path):
     with small_segments(4, 2):
         for first in range(9):
             write(path, first, "overwrite")
-        collect_garbage(path, retention=timedelta(0))
+        collect(path)
         assert drop_shuffle(path).last_version == 9
     check_gone(path)
 

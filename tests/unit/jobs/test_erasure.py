@@ -18,7 +18,6 @@ from arrow_format import (
     RangePartitioner,
     ShuffleNotFoundError,
     WriteOptions,
-    collect_garbage,
     delete_rows,
     drop_columns,
     erasure_status,
@@ -29,30 +28,27 @@ from arrow_format import (
     rollback_shuffle,
     tag_shuffle,
     untag_shuffle,
-    write_shuffle,
 )
 from arrow_format.jobs import delete_rows as deletion
 from arrow_format.jobs.commit import commit_job
-from arrow_format.jobs.job import begin_job, run_map_task
-from arrow_format.jobs.target import open_target
 from arrow_format.keys.partitioner import partitioner_from_description
 from arrow_format.log.changes import has_commit
-from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.entry import decode_entry
 from arrow_format.log.names import entry_path, expired_path
 from arrow_format.model import Transaction
-from arrow_format.storage.open import open_storage
 from tests.simulation.traces import layers
 from tests.support.exhaustive import every
 from tests.support.guarantees import guarantee
 from tests.support.interrupted_storage import (
     CHANGES,
     before_call,
+    before_first_entry,
     dies_after,
-    instead_of_first_entry,
 )
+from tests.support.logs import log_of
 from tests.support.recording_storage import RecordingStorage
 from tests.support.small_log import SEGMENT, small_segments
+from tests.support.small_shuffles import begin, begun_with, collect, sorted_values, write_rows
 
 PLAIN = WriteOptions(sync=False, codec="none", statistics=())
 ALL = MergePolicy(rewrite="always")
@@ -62,36 +58,19 @@ SECRET = "SECRETSECRET"
 
 def write(path, keys, names=None, mode="append", n=4, options=PLAIN, **how):
     table = pa.table({"k": keys, "name": names or [f"n{key}" for key in keys]})
-    how = {"keys": "k", **how} if "partitioner" not in how else how
-    return write_shuffle(table, path, num_subpartitions=n, mode=mode, options=options, **how)
+    by = None if "partitioner" in how else "k"
+    return write_rows(path, table, by, n=n, mode=mode, options=options, **how)
 
 
 def put_pending(path, keys, n=4, mode="append"):
-    batch = pa.record_batch({"k": keys, "name": [f"n{key}" for key in keys]})
-    job = begin_job(
-        path, batch.schema, num_subpartitions=n, partitioner=HashPartitioner("k"), options=PLAIN
-    )
-    open_target(job, mode)
-    job.make_directories()
-    return commit_job(job, [run_map_task(job, 0, 0, [batch])], mode=mode, pending=True)
-
-
-def collect(path, times=1, **how):
-    for _ in range(times):
-        collect_garbage(path, retention=NOW, **how)
+    rows = pa.record_batch({"k": keys, "name": [f"n{key}" for key in keys]})
+    job, statuses = begun_with(path, rows, mode=mode, n=n, options=PLAIN)
+    return commit_job(job, statuses, mode=mode, pending=True)
 
 
 def holds(path, needle=SECRET):
     files = (f.read_bytes() for f in Path(path).rglob("*") if f.is_file())
     return any(needle.encode() in layer for data in files for layer in layers(data))
-
-
-def keys_of(path):
-    return sorted(open_shuffle(path).read().read_all()["k"].to_pylist())
-
-
-def log_of(path):
-    return CommitLog(open_storage(path))
 
 
 @pytest.fixture
@@ -122,7 +101,7 @@ def test_a_rollback_to_before_a_deletion_is_refused(path, tagged):
     with pytest.raises(CommitConflictError, match="undo_deletions=True"):
         rollback_shuffle(path, "audit" if tagged else 1)
     rollback_shuffle(path, later)
-    assert keys_of(path) == [1, 3, 4, 5, 6, 7]
+    assert sorted_values(path, column="k") == [1, 3, 4, 5, 6, 7]
     if tagged:
         untag_shuffle(path, "audit")
     collect(path)
@@ -139,7 +118,7 @@ def test_an_undone_deletion_is_never_gone(path, tagged, by):
         tag_shuffle(path, "audit", 2)
         collect(path)
     undone = rollback_shuffle(path, "audit" if tagged else 2, undo_deletions=True).version
-    assert 2 in keys_of(path)
+    assert 2 in sorted_values(path, column="k")
     merge_shuffle(path, by=by, policy=ALL)
     if tagged:
         untag_shuffle(path, "audit")
@@ -213,18 +192,14 @@ def test_rows_that_only_earlier_versions_have_do_not_come_back_either(path):
     rollback_shuffle(path, 2, undo_deletions=True)
     merge_shuffle(path, policy=ALL, by="map_output")
     collect(path)
-    assert 2 in keys_of(path)
+    assert 2 in sorted_values(path, column="k")
     assert not erasure_status(path, receipt).is_gone
 
 
 def test_a_rollback_while_rows_of_earlier_versions_are_searched_for(path):
     write(path, [1, 3], mode="overwrite")
 
-    def first(put, _):
-        rollback_shuffle(path, 2)
-        put()
-
-    with instead_of_first_entry(first) as puts:
+    with before_first_entry(lambda: rollback_shuffle(path, 2)) as puts:
         receipt = delete_rows(path, {"k": [2]}, options=PLAIN)
     assert puts
     assert receipt.unsearched_version == 4
@@ -239,13 +214,11 @@ def test_a_deletion_and_a_rollback_at_the_same_time(path):
     """Whichever is first, the rows are not there after a deletion, or the rollback was told."""
     receipts = []
     with (
-        instead_of_first_entry(
-            lambda put, _: (receipts.append(delete_rows(path, {"k": [2]}, options=PLAIN)), put())
-        ),
+        before_first_entry(lambda: receipts.append(delete_rows(path, {"k": [2]}, options=PLAIN))),
         pytest.raises(CommitConflictError, match="a deletion of rows"),
     ):
         rollback_shuffle(path, 1)
-    assert 2 not in keys_of(path)
+    assert 2 not in sorted_values(path, column="k")
     collect(path)
     assert erasure_status(path, receipts[0]).is_gone
 
@@ -271,17 +244,17 @@ def test_undo_deletions_is_a_flag(path):
 
 def test_a_drop_erases_nothing_and_the_status_says_so(path):
     receipt = delete_rows(path, {"k": [1]}, options=PLAIN)
-    collect_garbage(path, retention=NOW)
+    collect(path)
     assert erasure_status(path, receipt).files_with_dropped_columns == 0
     drop_columns(path, "name")
-    collect_garbage(path, retention=NOW)
+    collect(path)
     status = erasure_status(path, receipt)
     num_files = sum(len(output.files) for output in open_shuffle(path).map_outputs)
     assert status.files_with_dropped_columns == num_files > 0
     assert status.is_gone, "of the rows of the receipt, which the drop has nothing to do with"
     assert f"{num_files} files of the newest version have columns that were dropped" in str(status)
     merge_shuffle(path, policy=ALL, by="map_output")
-    collect_garbage(path, retention=NOW)
+    collect(path)
     assert erasure_status(path, receipt).files_with_dropped_columns == 0
     assert "dropped" not in str(erasure_status(path, receipt))
 
@@ -343,10 +316,10 @@ def values_in_log(path):
 SALARY = 987654321.5
 
 
-def with_salary(path, keys, names, salaries, **how):
+def with_salary(path, keys, names, salaries, mode="append", **how):
     table = pa.table({"k": keys, "name": names, "salary": salaries})
     options = WriteOptions(sync=False, codec="none", **how)
-    write_shuffle(table, path, keys="k", num_subpartitions=4, mode="append", options=options)
+    write_rows(path, table, "k", n=4, mode=mode, options=options)
 
 
 @guarantee("erased bounds")
@@ -378,7 +351,7 @@ def test_bounds_of_other_columns_keep_the_receipt_open(tmp_path, statistics, col
     # Of what is left there is nothing to find.
     nothing = delete_rows(path, {"k": [2]}, options=PLAIN)
     assert nothing.statistics_columns == ()
-    assert keys_of(path) == [1, 3, 4, 5]
+    assert sorted_values(path, column="k") == [1, 3, 4, 5]
 
 
 @guarantee("erased bounds")
@@ -387,7 +360,7 @@ def test_a_bound_that_only_the_base_has_keeps_the_receipt_open(tmp_path):
     with_salary(path, [1, 2, 3], ["mm", "nn", "oo"], [1.0, SALARY, 2.0])
     with_salary(path, [5, 6], ["zzz", "aa"], [0.5, 2e9])
     # The entries of both files become blank.
-    assert collect_garbage(path, retention=NOW, compact_log=True).expired_versions == (1,)
+    assert collect(path, compact_log=True).expired_versions == (1,)
     merge_shuffle(path, policy=ALL, by="map_output")  # whose bounds are others
     collect(path)
     receipt = delete_rows(path, {"k": [2]}, options=PLAIN)
@@ -428,8 +401,7 @@ def test_a_deleted_key_that_was_a_bound_of_a_small_file(tmp_path):
 def test_rows_of_the_key_that_were_overwritten_left_bounds_too(tmp_path):
     path = str(tmp_path / "x")
     with_salary(path, [1, 2], ["a", "b"], [1.0, SALARY])
-    table = pa.table({"k": [1], "name": ["a"], "salary": [1.0]})
-    write_shuffle(table, path, keys="k", num_subpartitions=4, mode="overwrite", options=PLAIN)
+    with_salary(path, [1], ["a"], [1.0], mode="overwrite", statistics=())
     collect(path)
     receipt = delete_rows(path, {"k": [2]}, options=PLAIN)
     assert (receipt.num_rows, receipt.files, receipt.statistics_columns) == (0, (), ("salary",))
@@ -478,17 +450,8 @@ def test_range_bounds_of_an_earlier_shape_keep_the_receipt_open(tmp_path, later,
     """Overwritten with other bounds before the deletion, as one is told to."""
     path = str(tmp_path / "x")
     by = RangePartitioner("k", bounds=["SECRETKEY", "aaa", "mmm"])
-    options = WriteOptions(sync=False, codec="none", statistics=())
-
-    def put(keys, partitioner):
-        table = pa.table({"k": pa.array(keys, pa.string()), "name": [f"n{key}" for key in keys]})
-        write_shuffle(
-            table, path, partitioner=partitioner, num_subpartitions=4, mode="overwrite",
-            options=options,
-        )  # fmt: skip
-
-    put(rows, by)
-    put(["SECRETKEY", "c"], later)
+    write(path, pa.array(rows, pa.string()), mode="overwrite", partitioner=by)
+    write(path, ["SECRETKEY", "c"], mode="overwrite", partitioner=later)
     others, keys = (
         ({"name": ["nnone"]}, {"name": ["nSECRETKEY"]})
         if later.keys == ("name",)
@@ -513,10 +476,7 @@ def test_range_bounds_of_an_empty_version_in_between_keep_the_receipt_open(tmp_p
     by = RangePartitioner("k", bounds=["SECRETKEY"])
     write(path, ["a"])
     schema = pa.schema([("k", pa.string()), ("name", pa.string())])
-    job = begin_job(path, schema, num_subpartitions=2, partitioner=by, options=PLAIN)
-    open_target(job, "overwrite")
-    job.make_directories()
-    commit_job(job, [], mode="overwrite")
+    commit_job(begin(path, schema, 2, by, PLAIN), [], mode="overwrite")
     write(path, ["SECRETKEY", "b"], mode="overwrite")
     receipt = delete_rows(path, {"k": ["SECRETKEY"]}, options=PLAIN)
     assert receipt.statistics_columns == ("k",)
@@ -598,25 +558,24 @@ def test_who_reads_or_writes_while_the_log_is_compacted(path, tmp_path):
     """At any moment of both a reader gets the newest rows, and a writer adds its own."""
     for key in range(7, 20):
         write(path, [key])
-    copy, expected = str(tmp_path / "copy"), keys_of(path)
+    copy, expected = str(tmp_path / "copy"), sorted_values(path, column="k")
     calls = ("read", "list", "put_if_absent", "stat")
     for number in every(8):
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(path, copy)
-        try:
-            with before_call(number, lambda: collect(copy, compact_log=True), calls):
-                assert keys_of(copy) == expected
-                try:
-                    write(copy, [99])
-                except CommitConflictError as error:  # it has retention 0
-                    assert "given up by garbage collection" in str(error)  # noqa: PT017
-                    write(copy, [99])
-        except IndexError:
-            break
-        assert keys_of(copy) == [*expected, 99]
+        with before_call(number, lambda: collect(copy, compact_log=True), calls) as came:
+            assert sorted_values(copy, column="k") == expected
+            try:
+                write(copy, [99])
+            except CommitConflictError as error:  # it has retention 0
+                assert "given up by garbage collection" in str(error)  # noqa: PT017
+                write(copy, [99])
+        assert sorted_values(copy, column="k") == [*expected, 99]
         collect(copy, compact_log=True)
-        assert keys_of(copy) == [*expected, 99]
+        assert sorted_values(copy, column="k") == [*expected, 99]
         assert repair_shuffle(copy).is_sound
+        if not came:
+            break
     assert number > 10
 
 
@@ -629,10 +588,10 @@ def test_a_compaction_that_dies_goes_on_with_the_next(path, tmp_path):
         died = dies_after(
             calls, lambda: collect(copy, compact_log=True), (*CHANGES, "replace", "delete_all")
         )
-        assert keys_of(copy) == [1, 3, 4, 5, 6]
+        assert sorted_values(copy, column="k") == [1, 3, 4, 5, 6]
         write(copy, [7])
         collect(copy, compact_log=True)
-        assert keys_of(copy) == [1, 3, 4, 5, 6, 7]
+        assert sorted_values(copy, column="k") == [1, 3, 4, 5, 6, 7]
         assert {entry.operation for entry in log_files(copy) if entry.version < 4} == {"blank"}
         assert erasure_status(copy, receipt).is_gone
         if not died:
@@ -643,11 +602,8 @@ def test_a_compaction_that_dies_goes_on_with_the_next(path, tmp_path):
 def test_a_compacted_log_knows_its_jobs_transactions_and_commits(path):
     once = Transaction("app", 1)
     write(path, [8], transaction=once)
-    schema = pa.schema([("k", pa.int64()), ("name", pa.string())])
-    by = HashPartitioner("k")
-    job = begin_job(path, schema, num_subpartitions=4, partitioner=by, options=PLAIN)
-    open_target(job, "append")
-    statuses = [run_map_task(job, 0, 0, [pa.record_batch({"k": [9], "name": ["n"]})])]
+    rows = pa.record_batch({"k": [9], "name": ["n"]})
+    job, statuses = begun_with(path, rows, n=4, options=PLAIN)
     version = commit_job(job, statuses, mode="append").version
     commit_id = log_of(path).record(version).commit_id
     write(path, [10])
@@ -657,7 +613,7 @@ def test_a_compacted_log_knows_its_jobs_transactions_and_commits(path):
     assert log.find_job(job.job_id).version == version
     assert has_commit(log, log.view(), version, commit_id)
     assert write(path, [8], transaction=once).is_repetition
-    assert keys_of(path) == [1, 2, 3, 4, 5, 6, 8, 9, 10]
+    assert sorted_values(path, column="k") == [1, 2, 3, 4, 5, 6, 8, 9, 10]
     with pytest.raises(ShuffleNotFoundError, match="has expired"):
         open_shuffle(path, version)
 
@@ -667,12 +623,12 @@ def test_what_is_pending_or_tagged_is_kept_when_the_log_is_compacted(path):
     tag_shuffle(path, "old", 1)
     write(path, [8])
     collect(path, 2, compact_log=True)
-    assert sorted(open_shuffle(path, "old").read().read_all()["k"].to_pylist()) == [1, 2, 3, 4]
+    assert sorted_values(path, "old", "k") == [1, 2, 3, 4]
     assert log_of(path).view().state.base == number
     flush_pending(path, options=PLAIN)
-    assert keys_of(path) == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert sorted_values(path, column="k") == [1, 2, 3, 4, 5, 6, 7, 8]
     collect(path, compact_log=True)
-    assert keys_of(path) == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert sorted_values(path, column="k") == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
 def test_compact_log_is_a_flag_and_a_dry_run_changes_nothing(path):
@@ -688,7 +644,7 @@ def test_a_log_in_a_store_is_compacted(s3):
     how = {"storage_options": s3.options}
     table = pa.table({"k": [1, 2], "salary": [1.0, SALARY]})
     for _ in range(2):
-        write_shuffle(table, path, keys="k", num_subpartitions=2, mode="append", **how)
+        write_rows(path, table, "k", n=2, mode="append", **how)
     receipt = delete_rows(path, {"k": [2]}, **how)
     collect(path, **how)
     assert erasure_status(path, receipt, **how).statistics_columns == ("salary",)
@@ -720,7 +676,7 @@ def test_a_pending_commit_that_comes_while_files_are_written_is_in_the_receipt(p
     assert len(receipt.files) == 2
     flush_pending(path, options=PLAIN)
     collect(path)
-    assert 2 in keys_of(path)
+    assert 2 in sorted_values(path, column="k")
     status = erasure_status(path, receipt)
     assert (status.is_gone, status.flushed) == (False, (5,))
 
@@ -735,7 +691,7 @@ def test_a_pending_commit_that_is_flushed_meanwhile_was_not_searched(path, monke
 
 def test_a_pending_commit_that_comes_when_only_earlier_versions_have_the_rows(path):
     write(path, [1, 3], mode="overwrite")
-    with instead_of_first_entry(lambda put, _: (put_pending(path, [2]), put())):
+    with before_first_entry(lambda: put_pending(path, [2])):
         receipt = delete_rows(path, {"k": [2]}, options=PLAIN)
     assert (receipt.num_rows, receipt.pending) == (0, (4,))
 
@@ -757,7 +713,7 @@ def test_a_pending_commit_that_cannot_be_searched_may_have_the_rows(path, n, dam
     if not damaged:
         flush_pending(path, options=PLAIN)
         collect(path)
-        assert 2 in keys_of(path)
+        assert 2 in sorted_values(path, column="k")
         assert not erasure_status(path, receipt).is_gone
 
 

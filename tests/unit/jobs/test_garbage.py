@@ -4,14 +4,11 @@ import errno
 import os
 import pickle
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from itertools import accumulate, count
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -42,40 +39,32 @@ from tests.support.exhaustive import every, times
 from tests.support.guarantees import guarantee
 from tests.support.interrupted_storage import (
     CHANGES,
+    before_call,
     before_calls,
     dies_after,
 )
-from tests.support.logs import start_job
+from tests.support.logs import log_of, start_job
 from tests.support.recording_storage import RecordingStorage
+from tests.support.results import child
 from tests.support.small_shuffles import (
     FAST,
     N,
     begin,
+    collect,
     files_below,
+    make_old,
     numbered,
     run,
+    sorted_values,
     values,
     write_tasks,
 )
 
-NONE = timedelta(0)
 DAY = timedelta(days=1)
-ROOT = Path(__file__).parents[3]
 
 
 def write(path, start, mode="append", rows=10):
     return write_tasks(path, [[numbered([i % N for i in range(rows)], start)]], N, mode=mode)
-
-
-def touch(path, age):
-    """Let everything below a directory look as old as that."""
-    when = time.time() - age.total_seconds()
-    for one in (path, *path.rglob("*")):
-        os.utime(one, (when, when))
-
-
-def all_values(path, version=None):
-    return sorted(values(path, version))
 
 
 class TestVersions:
@@ -83,17 +72,17 @@ class TestVersions:
     def test_what_was_superseded_goes_and_the_newest_stays(self, tmp_path):
         for start in (0, 100, 200):
             write(tmp_path, start, "overwrite")
-        report = collect_garbage(tmp_path, retention=NONE)
+        report = collect(tmp_path)
         assert report.expired_versions == (1, 2)
         assert (report.oldest_version, report.newest_version) == (3, 3)
-        assert all_values(tmp_path) == list(range(200, 210))
+        assert sorted_values(tmp_path) == list(range(200, 210))
         assert open_shuffle(tmp_path).verify().ok
         assert len(list(tmp_path.glob("map_outputs/*/*"))) == 2
         assert report.num_files == 4
         assert report.num_bytes == sum(file.num_bytes for file in report.files) > 0
         assert not any(Path(file.path).exists() for file in report.files)
         assert "; expired: 2 versions" in str(report)
-        assert collect_garbage(tmp_path, retention=NONE).num_files == 0
+        assert collect(tmp_path).num_files == 0
 
     @guarantee("incomplete newest version")
     @pytest.mark.parametrize("suffix", ["data", "index"])
@@ -106,26 +95,26 @@ class TestVersions:
         content = lost.read_bytes()
         lost.unlink()
         with pytest.raises(CorruptShuffleError, match=r"is not there.*nothing was removed"):
-            collect_garbage(tmp_path, retention=NONE, dry_run=dry_run)
-        assert all_values(tmp_path, 2) == list(range(100, 110))
+            collect(tmp_path, dry_run=dry_run)
+        assert sorted_values(tmp_path, 2) == list(range(100, 110))
         lost.write_bytes(content[:-1])
         with pytest.raises(CorruptShuffleError, match=rf"has {len(content) - 1} bytes"):
-            collect_garbage(tmp_path, retention=NONE, dry_run=dry_run)
+            collect(tmp_path, dry_run=dry_run)
         write(tmp_path, 300, "overwrite")
-        assert collect_garbage(tmp_path, retention=NONE).expired_versions == (1, 2, 3)
+        assert collect(tmp_path).expired_versions == (1, 2, 3)
 
     def test_what_appends_added_is_part_of_the_newest(self, tmp_path):
         for start in (0, 100, 200):
             write(tmp_path, start)
-        before = all_values(tmp_path)
+        before = sorted_values(tmp_path)
         files = set(tmp_path.glob("map_outputs/*/*"))
-        report = collect_garbage(tmp_path, retention=NONE)
+        report = collect(tmp_path)
         assert report.expired_versions == (1, 2)
         assert set(tmp_path.glob("map_outputs/*/*")) == files
-        assert all_values(tmp_path) == before
+        assert sorted_values(tmp_path) == before
         assert open_shuffle(tmp_path).subpartition_rows.to_pylist() == [6] * N
         assert write(tmp_path, 300).version == 5, "after an entry that says what expired"
-        assert all_values(tmp_path) == sorted([*before, *range(300, 310)])
+        assert sorted_values(tmp_path) == sorted([*before, *range(300, 310)])
 
     def test_within_the_retention_everything_stays(self, tmp_path):
         for start in (0, 100):
@@ -144,7 +133,7 @@ class TestVersions:
         write(tmp_path, 100, "overwrite")
         report = collect_garbage(tmp_path, retention=timedelta(seconds=0.25))
         assert report.expired_versions == ()
-        assert all_values(tmp_path, 1) == list(range(10))
+        assert sorted_values(tmp_path, 1) == list(range(10))
 
     def test_a_writer_whose_clock_is_far_ahead_keeps_nothing_for_long(self, tmp_path, monkeypatch):
         write(tmp_path, 0, "overwrite")
@@ -164,7 +153,7 @@ class TestVersions:
         halfway = iter(open_shuffle(tmp_path).rows())
         sent = pickle.dumps(pinned)
         write(tmp_path, 100, "overwrite")
-        collect_garbage(tmp_path, retention=NONE)
+        collect(tmp_path)
         for use in (
             lambda: open_shuffle(tmp_path, 1),
             lambda: pinned.read().read_all(),
@@ -187,7 +176,7 @@ class TestVersions:
 
         def collecting(reader, ranges):
             if reader._path.endswith(".data"):
-                collect_garbage(tmp_path, retention=NONE)
+                collect(tmp_path)
             return get_ranges(reader, ranges)
 
         def on_nfs(handle, *arguments):
@@ -205,7 +194,7 @@ class TestVersions:
     def test_damage_of_a_version_that_stays_is_damage(self, tmp_path):
         write(tmp_path, 0, "overwrite")
         write(tmp_path, 100, "overwrite")
-        collect_garbage(tmp_path, retention=NONE)
+        collect(tmp_path)
         (data,) = tmp_path.glob("map_outputs/*/*.data")
         data.unlink()
         with pytest.raises(CorruptShuffleError):
@@ -217,26 +206,26 @@ class TestVersions:
             write(tmp_path, start)
         pinned = open_shuffle(tmp_path)
         sent = pickle.dumps(pinned)
-        collect_garbage(tmp_path, retention=NONE)
+        collect(tmp_path)
         assert pinned.subpartition_rows.to_pylist() == [6] * N
-        assert sorted(pinned.read().read_all()["v"].to_pylist()) == all_values(tmp_path)
+        assert sorted(pinned.read().read_all()["v"].to_pylist()) == sorted_values(tmp_path)
         assert pickle.loads(sent).num_rows == 30
 
     def test_merged_files_replace_their_inputs(self, tmp_path):
         for start in range(0, 500, 100):
             write(tmp_path, start)
-        before = all_values(tmp_path)
+        before = sorted_values(tmp_path)
         merge_shuffle(tmp_path, by="map_output")
         assert len(list(tmp_path.glob("map_outputs/*/*.data"))) > 5
-        collect_garbage(tmp_path, retention=NONE)
+        collect(tmp_path)
         assert len(list(tmp_path.glob("map_outputs/*/*.data"))) == 1
-        assert all_values(tmp_path) == before
+        assert sorted_values(tmp_path) == before
 
     def test_a_merge_after_a_fence_tells_its_own_number(self, tmp_path):
         for start in range(0, 500, 100):
             write(tmp_path, start)
         start_job(tmp_path)
-        collect_garbage(tmp_path, retention=NONE)
+        collect(tmp_path)
         assert (
             merge_shuffle(tmp_path, by="map_output").version == open_shuffle(tmp_path).version == 8
         )
@@ -245,16 +234,16 @@ class TestVersions:
         job, statuses = start_job(tmp_path)
         commit_job(job, statuses)
         write(tmp_path, 0, "overwrite")
-        collect_garbage(tmp_path, retention=NONE)
+        collect(tmp_path)
         with pytest.raises(ShuffleNotFoundError, match="version 1 has expired"):
             commit_job(job, statuses, mode="append")
         abort_job(job)
-        assert all_values(tmp_path) == list(range(10))
+        assert sorted_values(tmp_path) == list(range(10))
 
     def test_a_gap_is_noticed_all_the_same(self, tmp_path):
         for start in range(5):
             write(tmp_path, start, "overwrite")
-        collect_garbage(tmp_path, retention=NONE)
+        collect(tmp_path)
         write(tmp_path, 7)
         write(tmp_path, 8)
         (tmp_path / entry_path(7)).unlink()
@@ -267,7 +256,7 @@ class TestVersions:
         (tmp_path / entry_path(2)).write_bytes(b"damaged")
         before = files_below(tmp_path)
         with pytest.raises(CorruptShuffleError):
-            collect_garbage(tmp_path, retention=NONE)
+            collect(tmp_path)
         assert files_below(tmp_path) == before
 
 
@@ -276,21 +265,21 @@ class TestJobs:
     def test_a_silent_job_is_fenced_and_fails_at_commit(self, tmp_path):
         write(tmp_path, 0)
         job, statuses = start_job(tmp_path)
-        touch(tmp_path / job.directory, 2 * DAY)
+        make_old(tmp_path / job.directory, 2 * DAY)
         report = collect_garbage(tmp_path)
         assert report.fenced_jobs == (job.job_id,)
         assert not (tmp_path / job.directory).exists()
         with pytest.raises(CommitConflictError, match=rf"{job.job_id} was aborted, or given up"):
             commit_job(job, statuses, mode="append")
         assert not (tmp_path / job.directory).exists()
-        assert all_values(tmp_path) == list(range(10))
+        assert sorted_values(tmp_path) == list(range(10))
         assert write(tmp_path, 50).version == 3, "the fence took a number"
         assert collect_garbage(tmp_path).fenced_jobs == ()
 
     def test_a_fence_is_durable_before_files_go(self, tmp_path):
         write(tmp_path, 0)
         job, _ = start_job(tmp_path)
-        touch(tmp_path / job.directory, 2 * DAY)
+        make_old(tmp_path / job.directory, 2 * DAY)
         storage = RecordingStorage(str(tmp_path))
         assert collect_garbage(storage).fenced_jobs == (job.job_id,)
         assert storage.durable[:1] == [entry_path(2)]
@@ -298,7 +287,7 @@ class TestJobs:
     @pytest.mark.parametrize("where", ["data", "directory"])
     def test_a_job_that_wrote_of_late_is_not(self, tmp_path, where):
         job, statuses = start_job(tmp_path)
-        touch(tmp_path / job.directory, 2 * DAY)
+        make_old(tmp_path / job.directory, 2 * DAY)
         for one in (tmp_path / job.directory).glob(f"*{where}") if where == "data" else ():
             one.touch()
         if where != "data":
@@ -315,18 +304,17 @@ class TestJobs:
             write(path, 0)
             start_job(path)
             write(path, 100, "overwrite")
-            calls = count()
 
-            def collect(calls=calls, path=path, step=step):
-                if next(calls) == step:
-                    write(path, 200, "overwrite")
-                    collect_garbage(path, retention=NONE)
+            def overtake(path=path):
+                write(path, 200, "overwrite")
+                collect(path)
 
-            with before_calls(collect, ("put_if_absent", "stat", "list", "read", "delete_all")):
-                collect_garbage(path, retention=NONE)
-            came = next(calls) > step
-            assert all_values(path) == list(range(200, 210) if came else range(100, 110))
-            collect_garbage(path, retention=NONE)
+            calls = ("put_if_absent", "stat", "list", "read", "delete_all")
+            with before_call(step, overtake, calls) as came:
+                collect(path)
+            rows = range(200, 210) if came else range(100, 110)
+            assert sorted_values(path) == list(rows)
+            collect(path)
             assert len(list(path.glob("map_outputs/*/*"))) == 2
             if not came:
                 break
@@ -334,7 +322,7 @@ class TestJobs:
 
     def test_before_the_first_version(self, tmp_path):
         job, statuses = start_job(tmp_path)
-        report = collect_garbage(tmp_path, retention=NONE)
+        report = collect(tmp_path)
         assert (report.oldest_version, report.newest_version) == (0, 0)
         assert report.fenced_jobs == (job.job_id,)
         with pytest.raises(CommitConflictError, match="given up"):
@@ -342,43 +330,35 @@ class TestJobs:
         with pytest.raises(ShuffleNotFoundError, match="no committed shuffle"):
             open_shuffle(tmp_path)
         assert write(tmp_path, 0, "errorifexists").version == 2
-        assert collect_garbage(tmp_path, retention=NONE).newest_version == 2
-        assert all_values(tmp_path) == list(range(10))
+        assert collect(tmp_path).newest_version == 2
+        assert sorted_values(tmp_path) == list(range(10))
 
     @guarantee("fences")
     def test_at_any_step_of_a_commit_one_of_both_wins(self, tmp_path):
         """A collection between any two operations of a commit: all rows are there, or none."""
-        steps = 0
-        while self.collected_at(steps, tmp_path / str(steps)):
-            steps += 1
-        assert steps >= 7
+        for step in count():
+            if not self.collected_at(step, tmp_path / str(step)):
+                break
+        assert step >= 7
 
     def collected_at(self, step, path):
         """Commit, with a collection before operation `step`; whether there was one so late."""
         write(path, 0)
         job, statuses = start_job(path)
-        left = [step]
-        collected = []
-
-        def call():
-            left[0] -= 1
-            if left[0] == -1:
-                collected.append(collect_garbage(path, retention=NONE))
-
         names = ("put_if_absent", "stat", "list", "read", "delete", "delete_all", "prune")
-        with before_calls(call, names):
+        with before_call(step, partial(collect, path), names) as collected:
             try:
                 receipt = commit_job(job, statuses, mode="append")
             except ShuffleError as error:
                 receipt, said = None, str(error)
-        log = CommitLog(PosixStorage(str(path)))
+        log = log_of(path)
         if receipt is None:
             assert "given up by garbage" in said or "is not there" in said
             assert log.find_job(job.job_id).fenced
-            assert all_values(path) == list(range(10))
+            assert sorted_values(path) == list(range(10))
         else:
             assert not log.find_job(job.job_id).fenced
-            assert all_values(path) == [*range(10), *range(1000, 1005)]
+            assert sorted_values(path) == [*range(10), *range(1000, 1005)]
         assert open_shuffle(path).verify().ok
         return bool(collected)
 
@@ -393,26 +373,26 @@ class TestJobs:
             return real(self, decide, **how)
 
         monkeypatch.setattr(CommitLog, "append", append)
-        report = collect_garbage(tmp_path, retention=NONE)
+        report = collect(tmp_path)
         assert (report.fenced_jobs, report.newest_version) == ((), 2)
         assert commit_job(job, statuses, mode="append").version == 2
-        assert all_values(tmp_path) == [*range(10), *range(1000, 1005)]
+        assert sorted_values(tmp_path) == [*range(10), *range(1000, 1005)]
 
     def test_a_fenced_merge_changes_nothing(self, tmp_path, monkeypatch):
         for start in range(0, 500, 100):
             write(tmp_path, start)
-        before = all_values(tmp_path)
+        before = sorted_values(tmp_path)
         real = CommitLog.append
 
         def late(self, decide, **how):
             if how.get("job_id"):
-                collect_garbage(tmp_path, retention=NONE)
+                collect(tmp_path)
             return real(self, decide, **how)
 
         monkeypatch.setattr(CommitLog, "append", late)
         with pytest.raises(CommitConflictError, match="given up"):
             merge_shuffle(tmp_path, by="map_output")
-        assert all_values(tmp_path) == before
+        assert sorted_values(tmp_path) == before
         assert len(list(tmp_path.glob("map_outputs/*/*.data"))) == 5
 
     def test_attempts_that_lost_go(self, tmp_path):
@@ -422,7 +402,7 @@ class TestJobs:
         commit_job(job, [run(job, 0, [1, 2], attempt=1)])
         run(job, 0, [1, 2], attempt=2)
         assert collect_garbage(tmp_path).num_files == 0, "a task may still write"
-        report = collect_garbage(tmp_path, retention=NONE)
+        report = collect(tmp_path)
         assert report.num_files == 2
         assert all("00000-2-" in file.path for file in report.files)
         assert values(tmp_path) == [0, 1]
@@ -438,12 +418,12 @@ class TestJobs:
             run_map_task(dead, i, 0, [numbered(range(N), i)])
         collect_garbage(path)
         assert open_shuffle(path).verify().ok
-        report = collect_garbage(path, retention=NONE)
+        report = collect(path)
         assert report.fenced_jobs == (dead.job_id,)
         assert open_shuffle(path).verify().ok
         assert not [one for one in files_below(tmp_path) if dead.job_id in one]
         write(path, 0, "overwrite")
-        collect_garbage(path, retention=NONE)
+        collect(path)
         assert files_below(tmp_path / "a") == files_below(tmp_path / "b") == []
 
     def test_local_roots_that_only_a_checkpoint_remembers(self, tmp_path):
@@ -453,10 +433,10 @@ class TestJobs:
         statuses += [run(job, task, range(N)) for task in (1, 2)]  # one in each root
         commit_job(job, statuses, mode="append")
         write(path, 100)
-        collect_garbage(path, retention=NONE)  # the entry that names the roots goes
-        assert len(all_values(path)) == 20 + 3 * N
+        collect(path)  # the entry that names the roots goes
+        assert len(sorted_values(path)) == 20 + 3 * N
         write(path, 200, mode="overwrite")
-        collect_garbage(path, retention=NONE)
+        collect(path)
         assert [files_below(tmp_path / name) for name in "ab"] == [[], []]
 
     def test_two_local_directories_that_are_one(self, tmp_path):
@@ -466,8 +446,8 @@ class TestJobs:
         job, statuses = start_job(path, local_dirs=(str(tmp_path / "a"), str(tmp_path / "b")))
         statuses += [run_map_task(job, i, 0, [numbered(range(N), i)]) for i in range(1, 6)]
         commit_job(job, statuses)
-        assert collect_garbage(path, retention=NONE).num_files == 0
-        assert len(all_values(path)) == 6 * N
+        assert collect(path).num_files == 0
+        assert len(sorted_values(path)) == 6 * N
 
     @pytest.mark.parametrize(
         "said", ['["a\\u0000"]', '["/\\ud800"]', "[" * 100_000, '["s3://b/x"]', '["x"]', "victim"]
@@ -479,7 +459,7 @@ class TestJobs:
         text = f'["{tmp_path}/victim"]' if said == "victim" else said
         (path / job.directory / "local-roots.json").write_text(text)
         with pytest.raises(CorruptShuffleError, match="is no list of directories"):
-            collect_garbage(path, retention=NONE)
+            collect(path)
         assert (tmp_path / "victim").exists()
 
     def test_another_jobs_directory_is_left_alone(self, tmp_path):
@@ -489,7 +469,7 @@ class TestJobs:
         owner = read_marker(PosixStorage(str(marker.parent))).owner
         marker.write_bytes(to_json(Marker("another", owner)))
         before = files_below(tmp_path / "a")
-        assert collect_garbage(path, retention=NONE).fenced_jobs == (job.job_id,)
+        assert collect(path).fenced_jobs == (job.job_id,)
         assert files_below(tmp_path / "a") == before
 
 
@@ -525,7 +505,7 @@ class TestLateFiles:
                 if ended == "aborted":
                     abort_job(job)
                 else:
-                    collect_garbage(job.storage.root, retention=NONE)
+                    collect(job.storage.root)
             except StorageError:
                 assert then == "dies"
         return bool(late), calls[0] < step
@@ -542,21 +522,20 @@ class TestLateFiles:
             job = self.job(path, ended)
             came, done = self.act(job, ended, step, then)
             num_late += came
-            collect_garbage(path, retention=NONE)
+            collect(path)
             assert files_below(Path(f"{path}-disk")) == [], f"left by step {step}"
             assert [one.name for one in (path / "map_outputs").iterdir()] == [
                 next(iter(open_shuffle(path).map_outputs.job_ids))
             ]
-            assert all_values(path) == [*range(100, 110)]
+            assert sorted_values(path) == [*range(100, 110)]
             shutil.rmtree(path.parent)
             if done:
                 break
         assert num_late >= times(1, 12)
 
     @guarantee("late files")
-    def test_a_root_that_a_task_makes_while_the_list_goes(self, tmp_path, monkeypatch):
+    def test_a_root_that_a_task_makes_while_the_list_goes(self, path, monkeypatch):
         """Tasks of a bare hook make their roots; each finds the list there, and it goes then."""
-        path = tmp_path / "x"
         write(path, 0)
         job, _ = start_job(path, local_dirs=(f"{path}-disk",))
         real = local_dirs.open_made_directory
@@ -564,7 +543,7 @@ class TestLateFiles:
         def late(*arguments, **how):
             with monkeypatch.context() as patch:
                 patch.setattr(local_dirs, "open_made_directory", real)
-                collect_garbage(path, retention=NONE)
+                collect(path)
             assert files_below(Path(f"{path}-disk")) == []
             return real(*arguments, **how)
 
@@ -576,29 +555,37 @@ class TestLateFiles:
         for task in (2, 3):
             run(found, task, range(N))
         assert any(".data" in name for name in files_below(Path(f"{path}-disk")))
-        collect_garbage(path, retention=NONE)
+        collect(path)
         assert files_below(Path(f"{path}-disk")) == []
 
     @guarantee("late files")
     @pytest.mark.parametrize("before", ["make_directory", "put_if_absent"])
-    def test_a_driver_that_dies_in_a_root_whose_list_went(self, tmp_path, monkeypatch, before):
+    def test_a_driver_that_dies_in_a_root_whose_list_went(self, path, monkeypatch, before):
         """The job is given up before its root is there, or before that has its first file."""
-        path = tmp_path / "x"
         write(path, 0)
         real, disk = getattr(PosixStorage, before), f"{path}-disk/arrow-shuffle-"
 
         def late(storage, *arguments, **how):
             if storage.root.startswith(disk):
                 monkeypatch.setattr(PosixStorage, before, real)
-                collect_garbage(path, retention=NONE)
+                collect(path)
                 assert not Path(storage.root).exists()
             return real(storage, *arguments, **how)
 
         monkeypatch.setattr(PosixStorage, before, late)
         options = replace(FAST, local_dirs=(f"{path}-disk",))
         open_target(begin(path, options=options), "append")  # and the driver dies
-        collect_garbage(path, retention=NONE)
+        collect(path)
         assert files_below(Path(f"{path}-disk")) == []
+
+
+COLLECT = """
+import sys
+from datetime import timedelta
+from arrow_format import collect_garbage
+print("ready", flush=True)
+collect_garbage(sys.argv[1], retention=timedelta(0))
+"""
 
 
 class TestTheRun:
@@ -620,10 +607,10 @@ class TestTheRun:
         path = tmp_path / "x"
         self.garbage(path)
         before = {one: one.stat().st_mtime_ns for one in tmp_path.rglob("*")}
-        said = collect_garbage(path, retention=NONE, dry_run=True)
+        said = collect(path, dry_run=True)
         assert {one: one.stat().st_mtime_ns for one in tmp_path.rglob("*")} == before
         assert "would be removed" in str(said)
-        done = collect_garbage(path, retention=NONE)
+        done = collect(path)
         assert sorted(f.path for f in said.files) == sorted(f.path for f in done.files)
         assert said.expired_versions == done.expired_versions == (1, 2)
         assert said.fenced_jobs == done.fenced_jobs
@@ -640,12 +627,10 @@ class TestTheRun:
                 shutil.rmtree(one, ignore_errors=True)
                 shutil.copytree(kept / one.name, one)
             relocate_shuffle(path, "moved")
-            dies = dies_after(
-                len(seen), partial(collect_garbage, path, retention=NONE), (*CHANGES, "prune")
-            )
-            assert sorted(values(path)) == rows
-            collect_garbage(path, retention=NONE)
-            assert sorted(values(path)) == rows
+            dies = dies_after(len(seen), partial(collect, path), (*CHANGES, "prune"))
+            assert sorted_values(path) == rows
+            collect(path)
+            assert sorted_values(path) == rows
             assert open_shuffle(path).verify().ok
             assert files_below(disk) == []
             seen.append(files_below(path))
@@ -655,26 +640,16 @@ class TestTheRun:
 
     @guarantee("killed collection")
     @pytest.mark.parametrize("delay", [0.0, 0.004, 0.02])
-    def test_one_that_is_killed_is_finished_by_the_next(self, tmp_path, delay):
-        path = tmp_path / "x"
+    def test_one_that_is_killed_is_finished_by_the_next(self, path, delay):
         for start in range(0, 300, 10):
             write(path, start, "overwrite")
         job, statuses = start_job(path)
-        code = (
-            "import sys; from datetime import timedelta\n"
-            "from arrow_format import collect_garbage\n"
-            "print('ready', flush=True)\n"
-            f"collect_garbage({str(path)!r}, retention=timedelta(0))"
-        )
-        process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE)
-        with process:
-            process.stdout.readline()
+        with child(COLLECT, path):
             time.sleep(delay)
-            process.send_signal(signal.SIGKILL)
-        assert sorted(values(path)) == list(range(290, 300))
-        collect_garbage(path, retention=NONE)
+        assert sorted_values(path) == list(range(290, 300))
+        collect(path)
         assert open_shuffle(path).verify().ok
-        assert sorted(values(path)) == list(range(290, 300))
+        assert sorted_values(path) == list(range(290, 300))
         assert len(list(path.glob("map_outputs/*/*"))) == 2
         with pytest.raises(CommitConflictError, match="given up"):
             commit_job(job, statuses, mode="append")
@@ -688,7 +663,7 @@ class TestTheRun:
         (tmp_path / "precious").write_bytes(b"x")
         for path in (tmp_path, tmp_path / "precious", tmp_path / "absent"):
             with pytest.raises(ShuffleNotFoundError):
-                collect_garbage(path, retention=NONE)
+                collect(path)
         assert (tmp_path / "precious").exists()
 
 
@@ -698,28 +673,6 @@ def test_the_first_number_of_which_something_holds(first, length, at):
     found = first_true(first, first + length, lambda number: asked.append(number) or number >= at)
     assert found == min(max(at, first), first + length)
     assert len(asked) <= length.bit_length()
-
-
-@given(
-    commits=st.lists(st.integers(0, 50), min_size=1, max_size=20),
-    cutoff=st.integers(-5, 60),
-    later=st.integers(0, 20),
-)
-def test_expiry_follows_what_superseded_a_version(commits, cutoff, later):
-    """Of commits whose times never go back, as entries have them."""
-    times = list(accumulate(commits, max))
-
-    def oldest_at(cutoff):
-        return first_true(2, len(times) + 1, lambda number: times[number - 1] > cutoff) - 1
-
-    oldest = oldest_at(cutoff)
-    for version, superseded in enumerate(times[1:], start=1):
-        if version < oldest:
-            assert superseded <= cutoff, "none goes before its time"
-        elif version == oldest:
-            assert superseded > cutoff, "and none stays longer, but for an older one"
-    assert oldest <= len(times)
-    assert oldest_at(cutoff + later) >= oldest
 
 
 class TestReadersInBetween:
@@ -734,7 +687,7 @@ class TestReadersInBetween:
             lambda self, path: [name for name in listed(self, path) if name != hidden],
         )  # fmt: skip
         assert collect_garbage(tmp_path).num_files == 0
-        assert len(all_values(tmp_path)) == 30
+        assert len(sorted_values(tmp_path)) == 30
 
     def test_a_put_whose_temporary_file_was_collected_starts_anew(self, tmp_path, monkeypatch):
         write(tmp_path, 0)
@@ -750,5 +703,5 @@ class TestReadersInBetween:
         job, statuses = start_job(tmp_path)
         monkeypatch.setattr(os, "link", link)
         assert commit_job(job, statuses, mode="append").version == 2
-        assert all_values(tmp_path) == [*range(10), *range(1000, 1005)]
+        assert sorted_values(tmp_path) == [*range(10), *range(1000, 1005)]
         assert [".tmp-" in file.path for files in collected for file in files] == [True]

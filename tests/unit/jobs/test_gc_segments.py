@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 from datetime import timedelta
 
 import pytest
@@ -16,19 +14,20 @@ from arrow_format.jobs.gc_plan import SWEPT_TOGETHER
 from arrow_format.jobs.tags import tag_shuffle
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.job_ends import JobEnd
-from arrow_format.storage.open import PosixStorage
 from tests.support.guarantees import guarantee
+from tests.support.logs import add, log_of, start_job
 from tests.support.recording_storage import RecordingStorage
 from tests.support.small_log import SEGMENT
-from tests.support.small_shuffles import N, begin, numbered, run, values, write_tasks
-
-NONE = timedelta(0)
+from tests.support.small_shuffles import (
+    N,
+    collect,
+    make_old,
+    run,
+    sorted_values,
+    values,
+)
 
 pytestmark = pytest.mark.usefixtures("small_log")
-
-
-def write(path, start, mode="append"):
-    return write_tasks(path, [[numbered(range(N), start)]], N, mode=mode)
 
 
 def reads_of_open(path):
@@ -41,50 +40,37 @@ def reads_of_open(path):
 def test_a_collected_log_is_opened_with_few_reads_however_it_goes_on(tmp_path):
     """Also by checkpoints that begin before the base, and hold what it holds."""
     for number in range(10 * SEGMENT):
-        write(tmp_path, number * N)
+        add(tmp_path, number * N)
         if number in (25, 27, 60):
-            collect_garbage(tmp_path, retention=NONE)
+            collect(tmp_path)
         assert len(reads_of_open(tmp_path)) <= 10
-    assert sorted(values(tmp_path)) == list(range(10 * SEGMENT * N))
-
-
-def silent_job(path, mode="append"):
-    """A job that can be committed, and its statuses."""
-    job = begin(path)
-    return job, [run(job, 0, range(N))]
-
-
-def age(path, hours=0):
-    """Let everything below a directory look as if it was written then."""
-    when = time.time() - 3600 * hours
-    for file in (path, *path.rglob("*")):
-        os.utime(file, (when, when))
+    assert sorted_values(tmp_path) == list(range(10 * SEGMENT * N))
 
 
 @pytest.mark.parametrize("killed", [True, False])
 def test_a_job_that_ended_long_ago_is_not_committed_again(tmp_path, killed, monkeypatch):
     """Nor where the collection died before it put the list of what the segment held."""
-    job, statuses = silent_job(tmp_path)
+    job, statuses = start_job(tmp_path)
     commit_job(job, statuses)
     for start in range(3 * SEGMENT):
-        write(tmp_path, start, "overwrite")
-    collect_garbage(tmp_path, retention=NONE)  # the log goes with the next one, after the files
+        add(tmp_path, start, mode="overwrite")
+    collect(tmp_path)  # the log goes with the next one, after the files
     with monkeypatch.context() as patch:
         if killed:
             patch.setattr(garbage._Collection, "_segments", dies)
             patch.setattr(garbage._Collection, "_remove_files", lambda *_: [])
             with pytest.raises(StorageError, match="killed"):
-                collect_garbage(tmp_path, retention=NONE)
+                collect(tmp_path)
         else:
-            collect_garbage(tmp_path, retention=NONE)
-    log = CommitLog(PosixStorage(str(tmp_path)))
+            collect(tmp_path)
+    log = log_of(tmp_path)
     assert log.view().state.base > SEGMENT
     assert log.find_job(job.job_id) == JobEnd(1, fenced=False)
     with pytest.raises(ShuffleNotFoundError, match="version 1 has expired"):
         commit_job(job, statuses, mode="append")
     abort_job(job)
     assert len(values(tmp_path)) == N
-    report = collect_garbage(tmp_path, retention=NONE)
+    report = collect(tmp_path)
     assert (report.fenced_jobs, report.running_jobs) == ((), ())
     assert list_of_jobs(tmp_path) == jobs_of_newest(tmp_path)
 
@@ -106,25 +92,25 @@ def jobs_of_newest(path):
 @pytest.mark.parametrize("committed", [True, False])
 def test_files_of_a_late_task_of_a_job_whose_segment_is_gone(tmp_path, committed):
     """The job ended, so it is not given up; one that did not is, however long the log."""
-    job, statuses = silent_job(tmp_path)
+    job, statuses = start_job(tmp_path)
     if committed:
         commit_job(job, statuses)
     else:
-        age(tmp_path / job.directory, 0)
+        make_old(tmp_path / job.directory, timedelta(hours=0))
     for start in range(3 * SEGMENT):
-        write(tmp_path, start, "overwrite")
+        add(tmp_path, start, mode="overwrite")
         if start % 10 == 9 and committed:
-            collect_garbage(tmp_path, retention=NONE)
+            collect(tmp_path)
     if not committed:
         collect_garbage(tmp_path, retention=timedelta(hours=1))
     for _ in range(2 * committed):
-        collect_garbage(tmp_path, retention=NONE)
+        collect(tmp_path)
     segments = sorted(one.name for one in (tmp_path / "commit_log").iterdir())
     assert (f"{0:018d}" in segments) is not committed
     run(job, 1, range(N))
     kept = collect_garbage(tmp_path, retention=timedelta(hours=1))
     assert kept.running_jobs == (job.job_id,)
-    age(tmp_path / job.directory, 2)
+    make_old(tmp_path / job.directory, timedelta(hours=2))
     newest = open_shuffle(tmp_path).version
     said = collect_garbage(tmp_path, retention=timedelta(hours=1), dry_run=True)
     done = collect_garbage(tmp_path, retention=timedelta(hours=1))
@@ -138,14 +124,14 @@ def test_files_of_a_late_task_of_a_job_whose_segment_is_gone(tmp_path, committed
 def test_a_collection_does_not_read_what_collections_have_removed(tmp_path):
     """Entries that change no version pass the retention, right after a segment that is gone."""
     for number in range(SEGMENT):
-        write(tmp_path, number * N, "overwrite")
-    collect_garbage(tmp_path, retention=NONE)
-    state = CommitLog(PosixStorage(str(tmp_path))).view().state
+        add(tmp_path, number * N, mode="overwrite")
+    collect(tmp_path)
+    state = log_of(tmp_path).view().state
     assert state.oldest == state.base == SEGMENT
-    age(tmp_path / "commit_log" / "expired", hours=1)
-    collect_garbage(tmp_path, retention=NONE)
+    make_old(tmp_path / "commit_log" / "expired", timedelta(hours=1))
+    collect(tmp_path)
     assert not (tmp_path / "commit_log" / f"{0:018d}").exists()
     for number in range(SWEPT_TOGETHER):
         tag_shuffle(tmp_path, f"t{number}")
-    assert collect_garbage(tmp_path, retention=NONE).num_files == 0
+    assert collect(tmp_path).num_files == 0
     assert len(values(tmp_path)) == N

@@ -13,22 +13,13 @@ from arrow_format.log.entry import decode_entry, encode_entry
 from arrow_format.log.names import MAP_OUTPUT_DIRECTORY, entry_path
 from arrow_format.storage.open import PosixStorage
 from tests.support.guarantees import guarantee
+from tests.support.logs import add
 from tests.support.small_log import SEGMENT
-from tests.support.small_shuffles import N, numbered, values, write_tasks
+from tests.support.small_shuffles import N, collect, sorted_values
 
 NONE, LONG = timedelta(0), timedelta(days=1)
 
 pytestmark = pytest.mark.usefixtures("small_log")
-
-
-def write(path, start, mode="append"):
-    return write_tasks(path, [[numbered(range(N), start)]], N, mode=mode)
-
-
-def remove_segments(path):
-    """Let all but the newest version expire, and remove their entries."""
-    for _ in range(3):
-        collect_garbage(path, retention=NONE)
 
 
 class SlowStorage(PosixStorage):
@@ -49,7 +40,7 @@ class SlowStorage(PosixStorage):
 @guarantee("freed numbers")
 def test_a_slow_collection_does_not_take_late_entries_for_those_that_expired(tmp_path):
     for number in range(2 * SEGMENT):
-        write(tmp_path, number * N)
+        add(tmp_path, number * N)
     paths = [entry_path(number) for number in range(2, 2 * SEGMENT)]
     strays = {}
     for path in paths:
@@ -58,7 +49,7 @@ def test_a_slow_collection_does_not_take_late_entries_for_those_that_expired(tmp
         strays[path] = encode_entry(replace(late, num_outputs=0, num_rows=0, num_bytes=0))
 
     def meanwhile():
-        remove_segments(tmp_path)
+        collect(tmp_path, 3)  # all but the newest version, and their entries
         assert not (tmp_path / paths[0]).exists()
         for path, data in strays.items():
             (tmp_path / path).parent.mkdir(exist_ok=True)
@@ -66,14 +57,14 @@ def test_a_slow_collection_does_not_take_late_entries_for_those_that_expired(tmp
 
     storage = SlowStorage(str(tmp_path), MAP_OUTPUT_DIRECTORY, 2, meanwhile)
     collect_garbage(storage, retention=LONG)
-    assert sorted(values(tmp_path)) == list(range(2 * SEGMENT * N))
+    assert sorted_values(tmp_path) == list(range(2 * SEGMENT * N))
 
 
 @guarantee("ends of jobs")
 def test_jobs_are_forgotten_only_when_their_files_are_gone(tmp_path):
     for number in range(3 * SEGMENT):
-        write(tmp_path, number * N, mode="overwrite")
+        add(tmp_path, number * N, mode="overwrite")
     for _ in range(3):
-        assert collect_garbage(tmp_path, retention=NONE).fenced_jobs == ()
+        assert collect(tmp_path).fenced_jobs == ()
     assert len(list((tmp_path / MAP_OUTPUT_DIRECTORY).iterdir())) == 1
     assert not (tmp_path / entry_path(2)).exists()

@@ -1,9 +1,10 @@
 """One write from begin to commit: retries, attempts, races, and nothing left by failure."""
 
 import pickle
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -14,7 +15,6 @@ from arrow_format import (
     ShuffleError,
     ShuffleExistsError,
     open_shuffle,
-    write_shuffle,
 )
 from arrow_format.jobs.cleanup import abort_job
 from arrow_format.jobs.commit import commit_job
@@ -22,8 +22,8 @@ from arrow_format.jobs.target import open_target
 from arrow_format.log.names import entry_path, segment_path
 from arrow_format.storage.open import PosixStorage
 from tests.support.guarantees import guarantee
+from tests.support.own_partitioner import OwnPartitioner
 from tests.support.small_shuffles import (
-    FAST,
     SCHEMA,
     N,
     begin,
@@ -31,6 +31,7 @@ from tests.support.small_shuffles import (
     numbered,
     run,
     values,
+    write_rows,
     write_tasks,
 )
 
@@ -54,8 +55,8 @@ def test_a_job_committed_twice_gives_the_first_receipt(path):
     first = commit_job(job, [status])
     write_tasks(path, [[numbered([0], 3)]], N, mode="append")
     before = files_below(path)
-    for mode in ("errorifexists", "append", "overwrite"):
-        again = commit_job(job, [status], mode=mode)
+    for mode in ("errorifexists", "append", "overwrite", "ignore"):
+        again = commit_job(pickle.loads(pickle.dumps(job)), [status], mode=mode)
         assert (again.version, again.num_rows) == (first.version, 3)
         assert again.subpartition_bytes.equals(first.subpartition_bytes)
     assert files_below(path) == before
@@ -167,21 +168,17 @@ def test_a_job_travels_to_its_tasks(path):
 # Racing -------------------------------------------------------------------------------------------
 
 
-def race(path, mode, writers=4):
-    outcomes = [None] * writers
+def race(path, mode):
+    """What becomes of four writes at once."""
 
     def work(number):
         try:
-            outcomes[number] = write_tasks(path, [[numbered([1], number)]], N, mode=mode)
+            return write_tasks(path, [[numbered([1], number)]], N, mode=mode)
         except ShuffleError as error:
-            outcomes[number] = error
+            return error
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(writers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return outcomes
+    with ThreadPoolExecutor(4) as pool:
+        return [*pool.map(work, range(4))]
 
 
 def test_racing_appends_lose_nothing(path):
@@ -233,7 +230,7 @@ def failing_batches():
 @guarantee("failed write")
 def test_a_failed_write_leaves_nothing(path):
     with pytest.raises(RuntimeError, match="the input broke"):
-        write_shuffle(failing_batches(), path, num_subpartitions=N, keys="p", options=FAST)
+        write_rows(path, failing_batches(), "p")
     assert not path.exists()
 
 
@@ -243,14 +240,7 @@ def test_a_failed_write_leaves_what_was_there(path, mode):
     write_tasks(path, [[numbered([1])]], N)
     before = files_below(path)
     with pytest.raises(RuntimeError, match="the input broke"):
-        write_shuffle(
-            failing_batches(),
-            path,
-            num_subpartitions=N,
-            partitioner=ColumnPartitioner("p"),
-            mode=mode,
-            options=FAST,
-        )
+        write_rows(path, failing_batches(), partitioner=ColumnPartitioner("p"), mode=mode)
     assert files_below(path) == before
     assert values(path) == [0]
 
@@ -267,7 +257,7 @@ def test_a_commit_that_fails_leaves_nothing(path, monkeypatch):
 
     monkeypatch.setattr(PosixStorage, "put_if_absent", broken)
     with pytest.raises(RuntimeError, match="the store went away"):
-        write_shuffle(pa.table([numbered([1])[0]], ["p"]), path, num_subpartitions=N, keys="p")
+        write_rows(path, pa.table([numbered([1])[0]], ["p"]), "p")
     assert not path.exists()
 
 
@@ -281,14 +271,6 @@ def test_abort_removes_the_jobs_files_alone(path):
     commit_job(two, [kept])
     assert values(path) == [0]
     assert statuses[0].output.files[0].data_path not in files_below(path)
-
-
-def test_abort_after_the_commit_removes_nothing(path):
-    job = begin(path)
-    commit_job(job, [run(job, 0, [1])])
-    before = files_below(path)
-    abort_job(job)
-    assert files_below(path) == before
 
 
 def test_a_damaged_log_stops_writers_too(path):
@@ -305,22 +287,6 @@ def test_a_damaged_log_stops_writers_too(path):
 # Input --------------------------------------------------------------------------------------------
 
 
-class WrongPartitioner:
-    """Answers whatever it was given, right or wrong."""
-
-    def __init__(self, ids):
-        self.ids = ids
-
-    def describe(self):
-        return {"kind": "wrong"}
-
-    def check(self, schema):
-        pass
-
-    def bind(self, schema, num_subpartitions, map_task):
-        return lambda batch: self.ids
-
-
 @pytest.mark.parametrize(
     "ids",
     [
@@ -335,23 +301,16 @@ class WrongPartitioner:
     ],
 )
 def test_a_partitioner_that_answers_nonsense_is_caught(path, ids):
-    import numpy as np
-
+    wrong = OwnPartitioner(lambda batch, n: np.array(ids))
     with pytest.raises(ShuffleError, match="partitioner"):
-        write_shuffle(
-            pa.Table.from_batches([numbered([0, 1, 2])]),
-            path,
-            num_subpartitions=N,
-            partitioner=WrongPartitioner(np.array(ids)),
-            options=FAST,
-        )
+        write_rows(path, [numbered([0, 1, 2])], partitioner=wrong)
     assert not path.exists()
 
 
 @pytest.mark.parametrize("batches", [[], ["no batch"], [{"a": [1]}]])
 def test_input_without_a_schema(path, batches):
     with pytest.raises(SchemaError, match="expected Arrow record batches"):
-        write_shuffle(batches, path, num_subpartitions=N, keys="p")
+        write_rows(path, batches, "p")
     assert not path.exists()
 
 
@@ -359,14 +318,14 @@ def test_input_without_a_schema(path, batches):
 def test_a_later_item_that_is_no_batch_is_named(path, item):
     message = f"item 2 of batches .from 0. is {type(item).__name__}: expected Arrow record batches"
     with pytest.raises(SchemaError, match=message):
-        write_shuffle([numbered([1]), numbered([2], 1), item], path, num_subpartitions=N, keys="p")
+        write_rows(path, [numbered([1]), numbered([2], 1), item], "p")
     assert not files_below(path)
 
 
 def test_batches_of_different_schemas(path):
     other = pa.record_batch({"p": [1]})
     with pytest.raises(SchemaError):
-        write_shuffle(iter([numbered([1]), other]), path, num_subpartitions=N, keys="p")
+        write_rows(path, iter([numbered([1]), other]), "p")
     assert not path.exists()
 
 
@@ -380,5 +339,5 @@ def test_batches_of_different_schemas(path):
 )
 def test_columns_that_do_not_fit(path, table, keys, message):
     with pytest.raises(SchemaError, match=message):
-        write_shuffle(table, path, num_subpartitions=N, keys=keys)
+        write_rows(path, table, keys)
     assert not path.exists()

@@ -3,7 +3,6 @@
 import shutil
 from collections import Counter
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -13,17 +12,14 @@ from arrow_format import collect_garbage, delete_rows, merge_shuffle, open_shuff
 from arrow_format.jobs import job_files
 from arrow_format.jobs.cleanup import abort_job
 from arrow_format.jobs.commit import LISTED_OUTPUTS, commit_job
-from arrow_format.jobs.job import begin_job
 from arrow_format.jobs.job_files import all_digits, digits_of, job_directory, job_of
-from arrow_format.keys.partitioner import ColumnPartitioner, HashPartitioner
+from arrow_format.keys.partitioner import HashPartitioner
 from arrow_format.storage.object_store import SIGN_SUFFIX
 from arrow_format.storage.open import open_storage
 from arrow_format.write.merge_policy import MergePolicy
 from tests.support.guarantees import guarantee
-from tests.support.small_shuffles import FAST, SCHEMA, run
+from tests.support.small_shuffles import FAST, N, begin, collect, run
 
-N = 5
-NONE = timedelta(0)
 JOB = "0123456789abcdef" * 2
 TASKS = (0, 63, 64, 4095, 4096)
 """Map tasks at each edge."""
@@ -38,13 +34,6 @@ def storage(s3):
 def small_folds(monkeypatch):
     """A digit from map task 2 on, and two from 3 on."""
     monkeypatch.setattr(job_files, "FOLD_FROM", (2, 3))
-
-
-def begin(storage, partitioner=None, **changes):
-    partitioner = partitioner or ColumnPartitioner("p")
-    return begin_job(
-        storage, SCHEMA, num_subpartitions=N, partitioner=partitioner, options=FAST, **changes
-    )
 
 
 def files_of(storage):
@@ -159,7 +148,7 @@ class TestCommits:
 
     def test_merges_and_deletions_spread_their_files_too(self, storage, small_folds):
         for start in range(8):
-            job = begin(storage, HashPartitioner(("v",)))
+            job = begin(storage, partitioner=HashPartitioner("v"))
             commit_job(job, [run(job, 0, range(N), start=start * N)], mode="append")
         delete_rows(storage, {"v": [0, 6, 11, 17, 22, 28, 33, 39]}, options=FAST)
         shuffle = open_shuffle(storage)
@@ -171,7 +160,7 @@ class TestCommits:
             options=FAST,
             by="map_output",
         )
-        collect_garbage(storage, retention=NONE)
+        collect(storage)
         shuffle = open_shuffle(storage)
         assert shuffle.verify().ok
         assert len(files_of(storage)) == 2 * sum(len(one.files) for one in shuffle.map_outputs)
@@ -183,14 +172,14 @@ class TestCollections:
         job, statuses = spread(storage)
         sign = statuses[3].output.files[0].data_path + SIGN_SUFFIX
         storage.put_if_absent(sign, b"", sync=False)
-        report = collect_garbage(storage, retention=NONE)
+        report = collect(storage)
         assert report.fenced_jobs == (job.job_id,)
         assert report.num_files == 2 * len(TASKS) + 1
         assert not files_of(storage)
 
     def test_a_job_all_of_whose_files_have_digits_is_found(self, storage):
         job, _ = spread(storage, [64, 4096])
-        assert collect_garbage(storage, retention=NONE).fenced_jobs == (job.job_id,)
+        assert collect(storage).fenced_jobs == (job.job_id,)
         assert not files_of(storage)
 
     def test_a_job_with_a_file_that_was_just_written_runs(self, storage):
@@ -202,7 +191,7 @@ class TestCollections:
     def test_it_lists_all_jobs_at_once(self, s3, storage):
         spread(storage)
         with s3.requests(storage.root.split("/")[2]) as requests:
-            collect_garbage(storage, retention=NONE)
+            collect(storage)
         assert listed(requests) == {"a/map_outputs/": 1}
 
     def test_in_a_copy_in_a_directory_nothing_is_left(self, s3, storage, small_folds, tmp_path):
@@ -217,7 +206,7 @@ class TestCollections:
             client.download_file(bucket, key, str(file))
         copy = open_storage(tmp_path / "copy")
         assert len(files_of(copy)) == 16
-        collect_garbage(copy, retention=NONE)
+        collect(copy)
         named = [file for output in open_shuffle(copy).map_outputs for file in output.files]
         assert {*files_of(copy)} == {
             path for file in named for path in (file.data_path, file.index_path)

@@ -4,9 +4,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from arrow_format import WriteOptions, tag_shuffle
+from arrow_format import tag_shuffle
 from arrow_format.jobs.commit import commit_job
-from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.jobs.job import run_map_task
 from arrow_format.jobs.live_outputs import live_outputs
 from arrow_format.jobs.rollback import rollback_shuffle
 from arrow_format.keys.partitioner import HashPartitioner
@@ -14,17 +14,15 @@ from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.outputs import MapOutputs
 from arrow_format.model import Transaction
 from arrow_format.storage.open import open_storage
+from tests.support.small_shuffles import begin
 
 SCHEMA = pa.schema({"k": pa.int64()})
 
 
 def commit(path, number, num_tasks=1, *, pending=False):
-    job = begin_job(
-        path, SCHEMA, num_subpartitions=2, partitioner=HashPartitioner("k"),
-        options=WriteOptions(sync=False),
-    )  # fmt: skip
-    rows = pa.table({"k": np.arange(2)}, schema=SCHEMA).to_batches()
-    statuses = [run_map_task(job, task, 0, rows) for task in range(num_tasks)]
+    job = begin(path, SCHEMA, 2, HashPartitioner("k"))
+    rows = pa.record_batch({"k": np.arange(2)}, schema=SCHEMA)
+    statuses = [run_map_task(job, task, 0, [rows]) for task in range(num_tasks)]
     transaction = Transaction("query", number) if pending else None
     commit_job(job, statuses, mode="append", transaction=transaction, pending=pending)
     return [f"{job.job_id}/{task}" for task in range(num_tasks)]

@@ -1,7 +1,6 @@
 """No way to read has rows that a mask took."""
 
 from dataclasses import replace
-from datetime import timedelta
 
 import polars as pl
 import pyarrow as pa
@@ -12,18 +11,15 @@ from arrow_format import (
     CommitConflictError,
     CorruptShuffleError,
     MergePolicy,
-    collect_garbage,
     delete_rows,
     erasure_status,
     merge_shuffle,
     rollback_shuffle,
     tag_shuffle,
     untag_shuffle,
-    write_shuffle,
 )
 from arrow_format.jobs import mask_rows
 from arrow_format.jobs.delete_rows import repeated_deletion
-from arrow_format.log.commit_log import CommitLog
 from arrow_format.model import Transaction
 from arrow_format.storage.open import PosixStorage
 from arrow_format.write import map_output
@@ -32,8 +28,9 @@ from integration.readers.rows import read
 from tests.support.customers import TINY, N, append, append_tasks, contents, rows, without
 from tests.support.foreign_writer import check_but_for_broadcasts
 from tests.support.guarantees import guarantee
+from tests.support.logs import log_of
+from tests.support.small_shuffles import collect, write_rows
 
-NOW = timedelta(0)
 APPENDS = MergePolicy(rewrite="never")
 FEWER = MergePolicy(min_regions=1 << 20)
 
@@ -166,7 +163,7 @@ def test_an_erasure_takes_masked_rows_along(path):
     assert "rewritten  1 file" in str(erased)
     assert not open_shuffle(path).map_outputs.has_masks
     check(path, before)
-    collect_garbage(path, dry_run=False, retention=NOW, compact_log=True)
+    collect(path, compact_log=True)
     assert erasure_status(path, erased).is_gone
     status = erasure_status(path, masked)
     assert not status.erases
@@ -220,16 +217,15 @@ def test_a_collection_keeps_the_masks_of_what_is_kept(path, place):
     mask(path, [7])
     objects = lambda: {*path.rglob("*.masks")}  # noqa: E731
     assert len(objects()) == (3 if place == "object" else 0)
-    collect_garbage(path, dry_run=False, retention=NOW)
+    collect(path)
     assert len(objects()) == (2 if place == "object" else 0)
     check(path, without(before, [3, 5, 7]))
     assert contents(path, 2) == without(before, [3])
     untag_shuffle(path, "third")
-    collect_garbage(path, dry_run=False, retention=NOW)
+    collect(path)
     assert len(objects()) == (1 if place == "object" else 0)
     delete_rows(path, {"k": [9]}, options=TINY)
-    collect_garbage(path, dry_run=False, retention=NOW)
-    collect_garbage(path, dry_run=False, retention=NOW)
+    collect(path, 2)
     assert not objects()
     check(path, without(before, [3, 5, 7, 9]))
 
@@ -274,7 +270,7 @@ def test_masks_are_in_checkpoints(path):
     for key in range(20):
         mask(path, [key])
         expected = without(expected, [key])
-    assert CommitLog(PosixStorage(str(path))).view().checkpoint
+    assert log_of(path).view().checkpoint
     check(path, expected)
     assert contents(path, 18) == without(contents(path, 2), range(16))
 
@@ -282,12 +278,11 @@ def test_masks_are_in_checkpoints(path):
 @guarantee("masked rows")
 def test_a_mask_put_meanwhile_is_a_conflict(path, monkeypatch):
     before = contents(path)
-    real, calls = mask_rows.mask_rows, []
+    real, others = mask_rows.mask_rows, [5]
 
     def first_another(job, masked):
-        if not calls:
-            calls.append(1)
-            mask(path, [5])
+        if others:
+            mask(path, [others.pop()])
         return real(job, masked)
 
     monkeypatch.setattr("arrow_format.jobs.delete_rows.mask_rows", first_another)
@@ -301,7 +296,7 @@ def test_a_file_without_rows_stays_beside_others_of_its_map_output(tmp_path, mon
     monkeypatch.setattr(map_output, "MAX_INDEX_BYTES", 1)
     path, small = tmp_path / "s", replace(TINY, sort_buffer_bytes=4096)
     table = pa.concat_tables([rows(0, 150, 1), rows(150, 400, 40)])
-    write_shuffle(table, path, keys="k", num_subpartitions=N, options=small)
+    write_rows(path, table, "k", n=N, options=small)
     before = contents(path)
     (output,) = open_shuffle(path).map_outputs
     assert len(output.files) > 1

@@ -8,7 +8,14 @@ from arrow_format import MergePolicy, open_shuffle
 from arrow_format.jobs.merge import merge_with
 from tests.support.small_shuffles import FAST, N, numbered, write_tasks
 
-ALWAYS = MergePolicy(rewrite="always")
+
+def merge_by(run, path, by, rewrite):
+    """Merge, with what runs the tasks."""
+    policy, nothing = (
+        MergePolicy(rewrite=rewrite),
+        {"expected_version": None, "storage_options": None},
+    )
+    return merge_with(run, path, by=by, policy=policy, options=FAST, **nothing)
 
 
 def totals_of_files(shuffle):
@@ -27,15 +34,7 @@ def test_they_are_read_from_the_indexes_when_a_status_has_none(path, rewrite):
             status = work.write(job, number, 0)
             yield replace(status, subpartition_rows=None, subpartition_bytes=None)
 
-    report = merge_with(
-        run,
-        path,
-        by="map_output",
-        policy=MergePolicy(rewrite=rewrite),
-        options=FAST,
-        expected_version=None,
-        storage_options=None,
-    )
+    report = merge_by(run, path, "map_output", rewrite)
     assert report.version == 4
     merged = open_shuffle(path)
     assert merged.subpartition_rows.to_pylist() == before.subpartition_rows.to_pylist()
@@ -56,15 +55,7 @@ def test_a_range_without_rows_has_no_file(path):
         empty.append(finer.write(job, 0, 1))
         yield work.write(job, 0, 0)
 
-    merge_with(
-        run,
-        path,
-        by="subpartition",
-        policy=ALWAYS,
-        options=FAST,
-        expected_version=None,
-        storage_options=None,
-    )
+    merge_by(run, path, "subpartition", "always")
     (status,) = empty
     assert status.output.files == ()
     assert status.subpartition_rows.tolist() == status.subpartition_bytes.tolist() == [0] * N

@@ -12,24 +12,17 @@ from arrow_format import (
     ShuffleNotFoundError,
     StorageError,
     open_shuffle,
-    write_shuffle,
 )
-from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.jobs.job import run_map_task
 from arrow_format.jobs.target import open_target
-from tests.support.small_shuffles import FAST
+from tests.support.small_shuffles import begin, write_rows
 
 ROWS = pa.table({"k": range(10)})
 REMEDY = "Use a directory that is mounted at the same path on every host, or an object store"
 
 
 def test_a_task_that_does_not_see_the_job_says_so(tmp_path):
-    job = begin_job(
-        tmp_path / "s",
-        ROWS.schema,
-        num_subpartitions=2,
-        partitioner=HashPartitioner("k"),
-        options=FAST,
-    )
+    job = begin(tmp_path / "s", ROWS.schema, 2, HashPartitioner("k"))
     open_target(job, "append")
     (tmp_path / "s").rename(tmp_path / "elsewhere")
     with pytest.raises(StorageError) as raised:
@@ -40,7 +33,7 @@ def test_a_task_that_does_not_see_the_job_says_so(tmp_path):
 
 def test_a_read_that_does_not_see_the_shuffle_says_so(tmp_path):
     path = tmp_path / "s"
-    write_shuffle(ROWS, path, keys="k", num_subpartitions=2, options=FAST)
+    write_rows(path, ROWS, "k", n=2)
     sent = pickle.dumps(open_shuffle(path))
     path.rename(tmp_path / "elsewhere")
     path.mkdir()

@@ -12,7 +12,6 @@ from arrow_format import (
     delete_rows,
     merge_shuffle,
     rollback_shuffle,
-    write_shuffle,
 )
 from arrow_format.jobs import mask_rows, rebased_merge
 from arrow_format.jobs.merge_work import MapOutputMerges, SubpartitionMerge
@@ -20,6 +19,7 @@ from arrow_format.write.merge_policy import PlannedMerge
 from arrow_shuffle import open_shuffle
 from tests.support.exhaustive import exhaustive
 from tests.support.guarantees import guarantee
+from tests.support.small_shuffles import write_rows
 from tests.unit.jobs.test_mask_rows import (
     TINY,
     N,
@@ -33,7 +33,7 @@ from tests.unit.jobs.test_mask_rows import (
 )
 
 NEVER, ALWAYS = ({"policy": MergePolicy(rewrite=rewrite)} for rewrite in ("never", "always"))
-BY_SUBPARTITION = {"by": "subpartition"}
+BY_SUBPARTITION = {**ALWAYS, "by": "subpartition"}
 
 
 def meanwhile(monkeypatch, act):
@@ -77,9 +77,8 @@ def test_masks_put_meanwhile_go_along(tmp_path, monkeypatch, writes, how, max_in
 
 
 @guarantee("masked rows")
-def test_a_mask_at_each_moment_starves_no_merge(tmp_path, monkeypatch):
+def test_a_mask_at_each_moment_starves_no_merge(path, monkeypatch):
     """Whoever puts masks on every input is faster at each try of the commit."""
-    path = tmp_path / "s"
     for start in range(0, 3000, 1000):
         append(path, start)
     expected = contents(path)
@@ -101,13 +100,10 @@ def test_a_mask_at_each_moment_starves_no_merge(tmp_path, monkeypatch):
 
 @guarantee("concurrent merge")
 @pytest.mark.parametrize("lost", [0, 1])
-def test_only_the_merge_whose_inputs_are_gone_is_left_out(tmp_path, monkeypatch, lost):
-    path = tmp_path / "s"
+def test_only_the_merge_whose_inputs_are_gone_is_left_out(path, monkeypatch, lost):
     for start in range(0, 1600, 400):  # no key is in two files
-        write_shuffle(
-            rows(start, num_keys=1 << 40), path, keys="k", num_subpartitions=N, mode="append",
-            options=TINY,
-        )  # fmt: skip
+        table = rows(start, num_keys=1 << 40)
+        write_rows(path, table, "k", n=N, mode="append", options=TINY)
     pairs = tuple(PlannedMerge(rewrite=True, first=first, end=first + 2) for first in (0, 2))
     monkeypatch.setattr(MergePolicy, "plan_version", lambda *_: pairs)
     key, masked = 800 * lost, 800 * (1 - lost)
@@ -134,8 +130,7 @@ def test_only_the_merge_whose_inputs_are_gone_is_left_out(tmp_path, monkeypatch,
 
 @guarantee("masked rows")
 @pytest.mark.parametrize(("how", "goes"), [(NEVER, True), (ALWAYS, False)])
-def test_sorted_rows_that_were_joined_are_merged_again(tmp_path, monkeypatch, how, goes):
-    path = tmp_path / "s"
+def test_sorted_rows_that_were_joined_are_merged_again(path, monkeypatch, how, goes):
     for start in (0, 1000):
         append(path, start, sort_by=[("v", "descending")])
     expected = without(contents(path), [4])
@@ -152,40 +147,34 @@ def append_halves(path, **how):
     """Write two map outputs of 100 rows of each of two subpartitions; return two keys of each."""
     options = replace(TINY, sort_buffer_bytes=1 << 20)
     table = pa.table({"k": np.arange(40)})
-    write_shuffle(table, f"{path}-keys", keys="k", num_subpartitions=2, options=options)
+    write_rows(f"{path}-keys", table, "k", n=2, options=options)
     keys = [open_shuffle(f"{path}-keys").subpartition(i).read_all()["k"][:2] for i in range(2)]
     ids = np.tile(np.concatenate(keys), 50)
     for start in range(2):
         v = np.random.default_rng(start).permutation(200)
-        write_shuffle(
-            pa.table({"k": ids, "v": v}), path, keys="k", num_subpartitions=2, mode="append",
-            options=options, **how,
-        )  # fmt: skip
+        rows = pa.table({"k": ids, "v": v})
+        write_rows(path, rows, "k", n=2, mode="append", options=options, **how)
     return [each.to_pylist() for each in keys]
 
 
 @guarantee("masked rows")
-def test_sorted_rows_that_were_joined_may_be_in_regions_as_large_as_before(tmp_path, monkeypatch):
-    path = tmp_path / "s"
+def test_sorted_rows_that_were_joined_may_be_in_regions_as_large_as_before(path, monkeypatch):
     ((key, _), _) = append_halves(path, sort_by="v")
     expected = without(contents(path), [key])
     monkeypatch.setattr(MergePolicy, "range_bytes", lambda *_: 400)
     meanwhile(monkeypatch, lambda number: mask(path, [key]))
     with pytest.raises(CommitConflictError, match="has other rows"):
-        merge_shuffle(path, options=TINY, policy=MergePolicy(rewrite="always"), **BY_SUBPARTITION)
+        merge_shuffle(path, options=TINY, **BY_SUBPARTITION)
     assert contents(path) == expected
 
 
 @guarantee("masked rows")
-def test_a_new_file_of_which_no_row_is_left_is_not_named(tmp_path, monkeypatch):
-    path = tmp_path / "s"
+def test_a_new_file_of_which_no_row_is_left_is_not_named(path, monkeypatch):
     first, _ = append_halves(path)
     expected = without(contents(path), first)
     monkeypatch.setattr(MergePolicy, "range_bytes", lambda *_: 400)
     meanwhile(monkeypatch, lambda number: mask(path, first) if number == 0 else None)
-    report = merge_shuffle(
-        path, options=TINY, policy=MergePolicy(rewrite="always"), **BY_SUBPARTITION
-    )
+    report = merge_shuffle(path, options=TINY, **BY_SUBPARTITION)
     assert report.plan.num_tasks == 2
     shuffle = open_shuffle(path)
     assert len(shuffle.map_outputs) == 1
@@ -194,8 +183,7 @@ def test_a_new_file_of_which_no_row_is_left_is_not_named(tmp_path, monkeypatch):
 
 
 @guarantee("concurrent merge")
-def test_a_merge_of_what_was_rolled_back_meanwhile_fails(tmp_path, monkeypatch):
-    path = tmp_path / "s"
+def test_a_merge_of_what_was_rolled_back_meanwhile_fails(path, monkeypatch):
     append(path, 0)
     append(path, 1000)
     expected = contents(path)

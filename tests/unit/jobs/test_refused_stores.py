@@ -2,7 +2,6 @@
 
 import time
 from dataclasses import replace
-from datetime import timedelta
 from functools import cache
 
 import pyarrow as pa
@@ -26,7 +25,7 @@ from arrow_format import (
     untag_shuffle,
 )
 from arrow_format.jobs import garbage, gc_files, gc_plan
-from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.jobs.job import run_map_task
 from arrow_format.log.consumers import KEPT_RECORDS, NO_RECORD, ConsumerRegistry
 from arrow_format.storage import object_store
 from arrow_format.storage.object_store import ObjectStorage
@@ -36,8 +35,8 @@ from arrow_format.storage.put_probe import PROBE_DIRECTORY, ROUNDS
 from arrow_shuffle import consume
 from tests.support.exhaustive import exhaustive
 from tests.support.guarantees import guarantee
+from tests.support.small_shuffles import begin, collect, write_rows
 
-NOW = timedelta(0)
 ALL = MergePolicy(rewrite="always")
 
 
@@ -48,14 +47,19 @@ def new_process(monkeypatch):
 
 def write(path, s3, first=0, *, mode="append", batches=None):
     table = pa.table({"k": range(first, first + 10), "v": range(first, first + 10)})
-    return arrow_format.write_shuffle(
-        table if batches is None else batches,
-        path,
-        keys="k",
-        num_subpartitions=4,
-        mode=mode,
-        storage_options=s3.options,
+    return write_rows(path, batches or table, "k", n=4, mode=mode, **given(s3))
+
+
+def given(s3):
+    return {"storage_options": s3.options}
+
+
+def unfinished(path, s3):
+    """A job that has written a row, and will not commit."""
+    job = begin(
+        open_storage(path, s3.options), pa.schema({"k": pa.int64()}), 4, HashPartitioner("k")
     )
+    run_map_task(job, 0, 0, [pa.record_batch({"k": [1]})])
 
 
 @cache
@@ -65,7 +69,7 @@ def prepared(s3):
     path = f"s3://{source}/a"
     for first in (0, 10, 20):
         write(path, s3, first)
-    tag_shuffle(path, "kept", 1, storage_options=s3.options)
+    tag_shuffle(path, "kept", 1, **given(s3))
     object_store._CHECKED.clear()
     return source
 
@@ -121,19 +125,17 @@ def test_a_write_is_refused_before_a_row_and_leaves_nothing(s3, kind, said, mode
 CHANGES = {
     "append": lambda path, s3: write(path, s3),
     "overwrite": lambda path, s3: write(path, s3, mode="overwrite"),
-    "delete": lambda path, s3: delete_rows(path, {"k": [1]}, storage_options=s3.options),
-    "merge": lambda path, s3: merge_shuffle(
-        path, policy=ALL, storage_options=s3.options, by="map_output"
-    ),
+    "delete": lambda path, s3: delete_rows(path, {"k": [1]}, **given(s3)),
+    "merge": lambda path, s3: merge_shuffle(path, policy=ALL, **given(s3), by="map_output"),
     "merge by subpartition": lambda path, s3: merge_shuffle(
-        path, by="subpartition", policy=ALL, storage_options=s3.options
+        path, by="subpartition", policy=ALL, **given(s3)
     ),
-    "rollback": lambda path, s3: rollback_shuffle(path, 1, storage_options=s3.options),
-    "tag": lambda path, s3: tag_shuffle(path, "t", storage_options=s3.options),
-    "untag": lambda path, s3: untag_shuffle(path, "kept", storage_options=s3.options),
-    "release": lambda path, s3: release_shuffle(path, storage_options=s3.options),
-    "collection": lambda path, s3: collect_garbage(path, retention=NOW, storage_options=s3.options),
-    "consume": lambda path, s3: consume(path, consumer="a", storage_options=s3.options).__enter__(),
+    "rollback": lambda path, s3: rollback_shuffle(path, 1, **given(s3)),
+    "tag": lambda path, s3: tag_shuffle(path, "t", **given(s3)),
+    "untag": lambda path, s3: untag_shuffle(path, "kept", **given(s3)),
+    "release": lambda path, s3: release_shuffle(path, **given(s3)),
+    "collection": lambda path, s3: collect(path, **given(s3)),
+    "consume": lambda path, s3: consume(path, consumer="a", **given(s3)).__enter__(),
 }
 """What needs the condition."""
 
@@ -156,26 +158,23 @@ def test_whatever_needs_the_condition_is_refused_plainly_and_changes_nothing(s3,
 
 def test_what_needs_no_condition_works(s3):
     path, _ = copied(s3, "careless")
-    shuffle = open_shuffle(path, storage_options=s3.options)
+    shuffle = open_shuffle(path, **given(s3))
     assert shuffle.num_rows == 30
     assert shuffle.verify().ok
-    assert len(list_tags(path, storage_options=s3.options)) == 1
-    assert flush_pending(path, storage_options=s3.options) is None
-    collect_garbage(path, storage_options=s3.options)
-    collect_garbage(path, retention=NOW, dry_run=True, storage_options=s3.options)
+    assert len(list_tags(path, **given(s3))) == 1
+    assert flush_pending(path, **given(s3)) is None
+    collect_garbage(path, **given(s3))
+    collect(path, dry_run=True, **given(s3))
 
 
 @guarantee("atomic conditions")
 def test_what_a_job_left_on_such_a_store_stays(s3):
     """It may commit yet, by a way to the store that keeps the condition: no fence is there."""
     path, bucket = copied(s3, "careless")
-    storage = open_storage(path, s3.options)
-    job = begin_job(storage, pa.schema({"k": pa.int64()}), num_subpartitions=4,
-                    partitioner=HashPartitioner(["k"]))  # fmt: skip
-    run_map_task(job, 0, 0, [pa.record_batch({"k": [1]})])
+    unfinished(path, s3)
     before = s3.keys(bucket)
     with pytest.raises(StorageError, match="ignores the condition"):
-        collect_garbage(path, retention=NOW, storage_options=s3.options)
+        collect(path, **given(s3))
     assert s3.keys(bucket) == before
 
 
@@ -185,7 +184,7 @@ def test_what_a_job_left_on_such_a_store_stays(s3):
 @guarantee("append-only credentials")
 def test_what_adds_and_takes_nothing_away_needs_no_deletion(s3):
     path, _ = copied(s3, "appendonly")
-    options = {"storage_options": s3.options}
+    options = given(s3)
     assert write(path, s3, 30).version == 5
     assert delete_rows(path, {"k": [1, 2]}, **options).num_rows == 2
     merge_shuffle(path, policy=ALL, by="map_output", **options)
@@ -211,21 +210,19 @@ def test_a_consumer_that_may_not_delete_asks_for_one_deletion_each_time(s3):
 def test_a_collection_goes_on_without_leave_to_delete_and_the_next_finds_all(s3, monkeypatch):
     monkeypatch.setattr(gc_plan, "SWEPT_TOGETHER", 1)
     bucket = s3.new_bucket("appendonly")
-    path, options = f"s3://{bucket}/a", {"storage_options": s3.options}
+    path, options = f"s3://{bucket}/a", given(s3)
     storage = open_storage(path, s3.options)
     for mode in ("append", "overwrite", "overwrite"):
         write(path, s3, mode=mode)
     (output,) = open_shuffle(path, **options).map_outputs
     late = f"map_outputs/{output.job_id}/late.data"
     storage.put_if_absent(late, b"late", sync=False)
-    job = begin_job(storage, pa.schema({"k": pa.int64()}), num_subpartitions=4,
-                    partitioner=HashPartitioner(["k"]))  # fmt: skip
-    run_map_task(job, 0, 0, [pa.record_batch({"k": [1]})])
+    unfinished(path, s3)
     for expired in (2, 0):
         left = storage.files("map_outputs", depth=2)
         said = f"{expired} versions expired.* may not be removed with these .*403.*cannot delete"
         with pytest.raises(StorageError, match=said) as error:
-            collect_garbage(path, retention=NOW, **options)
+            collect(path, **options)
         given_up = "1 unfinished job given up" if expired else "0 unfinished jobs given up"
         assert given_up in str(error.value)
         assert f"{len(left) - 2} files may not be removed" in str(error.value)
@@ -233,7 +230,7 @@ def test_a_collection_goes_on_without_leave_to_delete_and_the_next_finds_all(s3,
     entries = [key for key in s3.keys(bucket) if key.endswith(".entry")]
     assert len(entries) == 3 + 2, "one gives the job up, one lets versions expire"
     other = copy(s3, bucket, "bucket")
-    collect_garbage(f"s3://{other}/a", retention=NOW, **options)
+    collect(f"s3://{other}/a", **options)
     assert {key for key in s3.keys(other) if "/map_outputs/" in key} == {
         f"a/{name}" for file in output.files for name in (file.data_path, file.index_path)
     }
@@ -243,7 +240,7 @@ def test_a_collection_goes_on_without_leave_to_delete_and_the_next_finds_all(s3,
 def test_a_collection_removes_what_it_may(s3, monkeypatch):
     monkeypatch.setattr(gc_files, "FILES_PER_REQUEST", 1)
     bucket = s3.new_bucket()
-    path, options = f"s3://{bucket}/a", {"storage_options": s3.options}
+    path, options = f"s3://{bucket}/a", given(s3)
     for mode in ("append", "overwrite", "overwrite"):
         write(path, s3, mode=mode)
     real, kept = ObjectStorage.delete_all, []
@@ -258,18 +255,18 @@ def test_a_collection_removes_what_it_may(s3, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(ObjectStorage, "delete_all", delete_all)
         with pytest.raises(StorageError, match=r"3 files of .* removed.* 1 file may not be"):
-            collect_garbage(path, retention=NOW, **options)
+            collect(path, **options)
     assert len([key for key in s3.keys(bucket) if "/map_outputs/" in key]) == 2 + 1
-    assert collect_garbage(path, retention=NOW, **options).num_files == 1
+    assert collect(path, **options).num_files == 1
 
 
 @guarantee("append-only credentials")
 def test_what_takes_away_says_that_it_may_not(s3):
     path, _ = copied(s3, "appendonly")
     write(path, s3, mode="overwrite")
-    options = {"storage_options": s3.options}
+    options = given(s3)
     with pytest.raises(StorageError, match=r"403.*cannot delete.*Check the credentials"):
-        collect_garbage(path, retention=NOW, **options)
+        collect(path, **options)
     with pytest.raises(StorageError, match=r"was released, but .*403.*cannot delete") as error:
         release_shuffle(path, **options)
     assert "as someone who may delete" in str(error.value)
@@ -282,17 +279,17 @@ def test_what_takes_away_says_that_it_may_not(s3):
 
 def test_what_is_left_of_asking_is_collected(s3, monkeypatch):
     bucket = s3.new_bucket("appendonly")
-    options = {"storage_options": s3.options}
+    options = given(s3)
     write(f"s3://{bucket}/a", s3)
     probes = [key for key in s3.keys(bucket) if f"a/{PROBE_DIRECTORY}/" in key]
     assert len(probes) == ROUNDS
     other = copy(s3, bucket, "bucket")
     path = f"s3://{other}/a"
-    assert collect_garbage(path, retention=NOW, **options).num_files == 0, "another may be asking"
+    assert collect(path, **options).num_files == 0, "another may be asking"
     monkeypatch.setattr(garbage, "REMOVAL_DELAY_MS", 0)
     time.sleep(1)  # the store tells seconds
     assert collect_garbage(path, **options).num_files == 0
-    assert collect_garbage(path, retention=NOW, dry_run=True, **options).num_files == ROUNDS
-    assert collect_garbage(path, retention=NOW, **options).num_files == ROUNDS
+    assert collect(path, dry_run=True, **options).num_files == ROUNDS
+    assert collect(path, **options).num_files == ROUNDS
     assert not [key for key in s3.keys(other) if PROBE_DIRECTORY in key]
     assert open_shuffle(path, **options).num_rows == 10

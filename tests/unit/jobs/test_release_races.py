@@ -1,7 +1,6 @@
 """Releases beside appends, merges, collections and results that come in their place."""
 
-from datetime import timedelta
-from itertools import count
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -13,7 +12,6 @@ from arrow_format import (
     open_shuffle,
     open_shuffle_changes,
     release_shuffle,
-    write_shuffle,
 )
 from arrow_format.errors import RequestTimeoutError
 from arrow_format.jobs import retention
@@ -22,10 +20,9 @@ from arrow_format.jobs.release import DueRelease
 from arrow_format.storage.open import PosixStorage, open_storage
 from tests.support.consumers import ConsumerRegistry
 from tests.support.exhaustive import every
-from tests.support.interrupted_storage import before_calls
+from tests.support.interrupted_storage import before_call
 from tests.support.results import rows, take, write
-
-NONE = timedelta(0)
+from tests.support.small_shuffles import collect, write_rows
 
 
 class Interrupted(PosixStorage):
@@ -69,14 +66,11 @@ def test_collections_while_a_release_is_put_leave_it_readable(tmp_path):
         write(tmp_path, value, result_type="PIPELINED")
     ConsumerRegistry(open_storage(tmp_path)).advance("a", 2)
 
-    def collect():
-        collect_garbage(tmp_path, retention=NONE)
-
     # The collection itself would release what was consumed.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("arrow_format.jobs.garbage.find_consumed", lambda *_: None)
         due = DueRelease("a test", through=2)
-        due.carry_out(Interrupted(tmp_path, collect, collect), sync=False)
+        due.carry_out(Interrupted(tmp_path, *[partial(collect, tmp_path)] * 2), sync=False)
     assert rows(open_shuffle(tmp_path)) == [2]
     assert open_shuffle(tmp_path).subpartition_rows.to_pylist().count(1) == 1
 
@@ -89,18 +83,16 @@ def test_a_collection_at_any_step_of_a_release_is_no_error(tmp_path):
             write(path, value, result_type="PIPELINED")
         registry = ConsumerRegistry(open_storage(path))
         registry.advance("a", 2)
-        calls = count()
 
-        def consume_and_collect(calls=calls, registry=registry, path=path, step=step):
-            if next(calls) == step:
-                write(path, 3)
-                registry.advance("a", open_shuffle(path).version)
-                write(path, 4)
-                collect_garbage(path, retention=NONE)
+        def consume_and_collect(path=path, registry=registry):
+            write(path, 3)
+            registry.advance("a", open_shuffle(path).version)
+            write(path, 4)
+            collect(path)
 
-        with before_calls(consume_and_collect, ("put_if_absent", "stat", "list", "read")):
+        calls = ("put_if_absent", "stat", "list", "read")
+        with before_call(step, consume_and_collect, calls) as came:
             retention.release_consumed(open_storage(path), sync=False)
-        came = next(calls) > step
         assert rows(open_shuffle(path)) == ([4] if came else [2])
         assert open_shuffle(path).verify().ok
         if not came:
@@ -139,14 +131,7 @@ class TestInThePlaceOfOneThatWasReleased:
     @staticmethod
     def another(path, **options):
         table = pa.table({"k": [7], "other": ["x"]})
-        write_shuffle(
-            table,
-            path,
-            num_subpartitions=5,
-            keys="k",
-            mode="append",
-            options=WriteOptions(sync=False, **options),
-        )
+        write_rows(path, table, "k", mode="append", options=WriteOptions(sync=False, **options))
 
     @pytest.mark.parametrize("collected", [True, False])
     @pytest.mark.parametrize("consumed", [None, 0, 1, 2])

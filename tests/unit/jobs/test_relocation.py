@@ -6,7 +6,6 @@ import pickle
 import shutil
 import subprocess
 from dataclasses import replace
-from datetime import timedelta
 
 import pyarrow as pa
 import pytest
@@ -17,26 +16,30 @@ from arrow_format import (
     OptionError,
     StorageError,
     WriteOptions,
-    collect_garbage,
     delete_rows,
     erasure_status,
     merge_shuffle,
     open_shuffle,
     relocate_shuffle,
-    write_shuffle,
 )
 from arrow_format.jobs.cleanup import abort_job
-from arrow_format.jobs.job import begin_job, run_map_task
-from arrow_format.jobs.target import open_target
-from arrow_format.keys.partitioner import HashPartitioner
+from arrow_format.jobs.job import run_map_task
 from arrow_format.log.names import IDENTITY_DIRECTORY, MAP_OUTPUT_DIRECTORY
 from arrow_format.storage.local_dirs import ROOT_LIST_NAME
 from arrow_format.storage.open import PosixStorage
 from arrow_format.storage.root_owner import DIRECTORY_ID_NAME, MARKER_NAME
 from tests.support.guarantees import guarantee
-from tests.support.small_shuffles import files_below
+from tests.support.small_shuffles import (
+    begin,
+    begun_with,
+    collect,
+    files_below,
+    numbered,
+    sorted_values,
+    write_rows,
+)
 
-NOW = timedelta(0)
+ALWAYS = MergePolicy(rewrite="always")
 PLAIN = WriteOptions(codec="none", sync=False, statistics=())
 """The log has no values of rows, which would keep a receipt of a deletion open."""
 
@@ -44,13 +47,7 @@ PLAIN = WriteOptions(codec="none", sync=False, statistics=())
 def append(path, disk, *values, mode="append"):
     options = replace(PLAIN, local_dirs=(str(disk),) if disk else ())
     table = pa.table({"k": list(values), "v": list(values)})
-    return write_shuffle(
-        table, path, keys="k", num_subpartitions=4, mode=mode, options=options, for_spark=False
-    )
-
-
-def values(path):
-    return sorted(open_shuffle(path).read().read_all()["v"].to_pylist())
+    return write_rows(path, table, "k", n=4, mode=mode, options=options, for_spark=False)
 
 
 def holds(report, *kinds):
@@ -90,7 +87,7 @@ def test_a_collection_of_a_copy_removes_nothing_that_the_original_reads(original
     if how == "gc":
         append(copy, None, 9, mode="overwrite")
     elif how == "merge":
-        merge_shuffle(copy, policy=MergePolicy(rewrite="always"), by="map_output")
+        merge_shuffle(copy, policy=ALWAYS, by="map_output")
     elif how == "delete":
         delete_rows(copy, {"k": [0, 1, 2, 3]})
     else:
@@ -98,27 +95,20 @@ def test_a_collection_of_a_copy_removes_nothing_that_the_original_reads(original
         shutil.copytree(original, copy, dirs_exist_ok=True)
     before = files_below(disk)
     for dry_run in (True, False, False):
-        report = collect_garbage(copy, retention=NOW, dry_run=dry_run)
+        report = collect(copy, dry_run=dry_run)
         assert holds(report) == [("relocate", str(original))]
         assert "arrow-shuffle relocate" in str(report)
     assert files_below(disk) == before
-    assert values(original) == [0, 1, 2, 3]
+    assert sorted_values(original) == [0, 1, 2, 3]
     assert open_shuffle(original).verify().ok
     if how == "gives up":
-        assert collect_garbage(original, retention=NOW).fenced_jobs == (job.job_id,)
+        assert collect(original).fenced_jobs == (job.job_id,)
         assert len(data_files(disk)) == 4
 
 
 def unfinished(path, disk):
-    job = begin_job(
-        path, pa.schema({"k": pa.int64(), "v": pa.int64()}), num_subpartitions=4,
-        partitioner=HashPartitioner("k"), options=WriteOptions(sync=False, local_dirs=(str(disk),)),
-    )  # fmt: skip
-    open_target(job, "append")
-    run_map_task(
-        replace(job, has_directory=True), 0, 0,
-        pa.table({"k": [7], "v": [7]}, schema=job.data_schema).to_batches(),
-    )  # fmt: skip
+    options = replace(PLAIN, local_dirs=(str(disk),))
+    job, _ = begun_with(path, pa.table({"k": [7], "v": [7]}), n=4, options=options)
     return job
 
 
@@ -129,16 +119,16 @@ def test_a_copy_that_is_told_so_leaves_the_roots_to_the_original(original, copy,
     assert "of its own" in str(told)
     before = files_below(disk)
     append(copy, disk, 4)
-    merge_shuffle(copy, policy=MergePolicy(rewrite="always"), by="map_output")
-    report = collect_garbage(copy, retention=NOW)
+    merge_shuffle(copy, policy=ALWAYS, by="map_output")
+    report = collect(copy)
     assert holds(report) == []
     assert files_below(disk) == before, "its own file there has gone"
-    assert values(original) == [0, 1, 2, 3]
+    assert sorted_values(original) == [0, 1, 2, 3]
     # It has all rows itself now, so the original may go.
     append(original, None, 9, mode="overwrite")
-    collect_garbage(original, retention=NOW)
+    collect(original)
     assert files_below(disk) == []
-    assert values(copy) == [0, 1, 2, 3, 4]
+    assert sorted_values(copy) == [0, 1, 2, 3, 4]
     with pytest.raises(OptionError, match="is where it was written, and no copy"):
         relocate_shuffle(copy, "copied")
 
@@ -154,12 +144,12 @@ def test_a_copy_that_wrote_before_it_was_told_to_the_end_keeps_its_own(
     append(copy, disk, 9)
     theirs = data_files(disk)
     relocate_shuffle(copy, "copied")
-    assert values(copy) == [0, 1, 2, 3, 9]
+    assert sorted_values(copy) == [0, 1, 2, 3, 9]
     append(copy, None, 7, mode="overwrite")
-    assert holds(collect_garbage(copy, retention=NOW)) == []
+    assert holds(collect(copy)) == []
     assert len(data_files(disk)) == len(theirs) - 1
-    assert values(original) == [0, 1, 2, 3]
-    assert values(copy) == [7]
+    assert sorted_values(original) == [0, 1, 2, 3]
+    assert sorted_values(copy) == [7]
 
 
 def refused(self, path):
@@ -184,15 +174,15 @@ def test_an_old_backup_does_not_take_the_files_of_what_was_moved_since(original,
     with pytest.raises(OptionError, match=f"was not moved: .* is at {moved}"):
         relocate_shuffle(copy, "moved")
     append(copy, None, 9, mode="overwrite")
-    assert holds(collect_garbage(copy, retention=NOW)) == [("relocate", str(moved))]
-    assert values(moved) == [0, 1, 2, 3]
+    assert holds(collect(copy)) == [("relocate", str(moved))]
+    assert sorted_values(moved) == [0, 1, 2, 3]
 
 
 def test_where_it_was_is_a_shuffle_that_no_longer_says_what_it_is(original, copy, disk):
     (identity,) = (original / IDENTITY_DIRECTORY).iterdir()
     identity.write_bytes(b"{}")
     assert len(relocate_shuffle(copy, "moved").taken) == 4
-    assert values(copy) == [0, 1, 2, 3]
+    assert sorted_values(copy) == [0, 1, 2, 3]
 
 
 def test_a_copy_writes_into_no_local_directory_before_it_is_told(original, copy, disk):
@@ -203,16 +193,16 @@ def test_a_copy_writes_into_no_local_directory_before_it_is_told(original, copy,
     assert append(copy, None, 5).num_rows == 1
     relocate_shuffle(copy, "copied")
     assert append(copy, disk, 6).num_rows == 1
-    assert values(copy) == [0, 1, 2, 3, 5, 6]
+    assert sorted_values(copy) == [0, 1, 2, 3, 5, 6]
 
 
 def test_a_copy_without_what_the_shuffle_says_of_itself(original, copy, disk):
     shutil.rmtree(copy / IDENTITY_DIRECTORY)
     append(copy, None, 9, mode="overwrite")
-    assert holds(collect_garbage(copy, retention=NOW)) == [("relocate", str(original))]
+    assert holds(collect(copy)) == [("relocate", str(original))]
     relocate_shuffle(copy, "copied")
-    assert holds(collect_garbage(copy, retention=NOW)) == []
-    assert values(original) == [0, 1, 2, 3]
+    assert holds(collect(copy)) == []
+    assert sorted_values(original) == [0, 1, 2, 3]
 
 
 def test_a_copy_of_a_shuffle_without_local_directories_needs_nothing(tmp_path):
@@ -221,7 +211,7 @@ def test_a_copy_of_a_shuffle_without_local_directories_needs_nothing(tmp_path):
     for became in ("moved", "copied"):
         relocate_shuffle(copy, became)
     append(copy, None, 2, mode="overwrite")
-    assert collect_garbage(copy, retention=NOW).num_files > 0
+    assert collect(copy).num_files > 0
     assert not (copy / IDENTITY_DIRECTORY).exists()
 
 
@@ -232,7 +222,7 @@ def test_a_root_without_its_marker_is_no_rest_to_a_copy(original, copy, disk):
         marker.rename(marker.with_suffix(".lost"))
     before = files_below(disk)
     append(copy, None, 9, mode="overwrite")
-    collect_garbage(copy, retention=NOW)
+    collect(copy)
     assert files_below(disk) == before
 
 
@@ -270,20 +260,20 @@ def restored_in_place(original):
 )
 def test_a_shuffle_that_was_moved_removes_its_files_once_it_is_told(original, disk, move):
     path = move(original)
-    assert values(path) == [0, 1, 2, 3]
+    assert sorted_values(path) == [0, 1, 2, 3]
     append(path, None, 9, mode="overwrite")
     before = files_below(disk)
-    report = collect_garbage(path, retention=NOW)
+    report = collect(path)
     assert holds(report) == [("relocate", str(original))]
     assert files_below(disk) == before
     told = relocate_shuffle(path, "moved")
     assert len(told.taken) == 4
     assert relocate_shuffle(path, "moved").taken == (), "the second time nothing is left to do"
-    report = collect_garbage(path, retention=NOW)
+    report = collect(path)
     assert holds(report) == []
     assert files_below(disk) == []
     assert append(path, disk, 10).num_rows == 1
-    assert values(path) == [9, 10]
+    assert sorted_values(path) == [9, 10]
 
 
 def test_a_disk_that_was_away_when_a_shuffle_was_moved(original, disk):
@@ -296,9 +286,9 @@ def test_a_disk_that_was_away_when_a_shuffle_was_moved(original, disk):
     disk.rmdir()
     away.rename(disk)
     append(path, None, 9, mode="overwrite")
-    assert holds(collect_garbage(path, retention=NOW)) == [("relocate", str(original))]
+    assert holds(collect(path)) == [("relocate", str(original))]
     assert len(relocate_shuffle(path, "moved").taken) == 4
-    collect_garbage(path, retention=NOW)
+    collect(path)
     assert files_below(disk) == []
 
 
@@ -323,10 +313,10 @@ def test_another_way_to_the_same_directory_is_no_move(original, disk, by):
 def collect_and_check(original, other, disk):
     append(other, None, 9, mode="overwrite")
     append(other, disk, 10)
-    report = collect_garbage(other, retention=NOW)
+    report = collect(other)
     assert holds(report) == []
     assert len(data_files(disk)) == 1
-    assert values(original) == [9, 10]
+    assert sorted_values(original) == [9, 10]
 
 
 def test_a_link_that_leads_to_a_copy_now(original, disk):
@@ -338,8 +328,8 @@ def test_a_link_that_leads_to_a_copy_now(original, disk):
     link.unlink()
     link.symlink_to(copy)
     append(link, None, 9, mode="overwrite")
-    assert holds(collect_garbage(link, retention=NOW)) == [("relocate", str(original))]
-    assert values(original) == [0, 1, 2, 3, 4]
+    assert holds(collect(link)) == [("relocate", str(original))]
+    assert sorted_values(original) == [0, 1, 2, 3, 4]
 
 
 def test_two_shuffles_share_a_local_directory(original, disk):
@@ -347,25 +337,22 @@ def test_two_shuffles_share_a_local_directory(original, disk):
     append(other, disk, 5)
     assert len([one for one in disk.iterdir() if one.name == DIRECTORY_ID_NAME]) == 1
     append(other, None, 6, mode="overwrite")
-    collect_garbage(other, retention=NOW)
+    collect(other)
     assert len(data_files(disk)) == 4
-    assert values(original) == [0, 1, 2, 3]
+    assert sorted_values(original) == [0, 1, 2, 3]
     append(original, None, 9, mode="overwrite")
     append(other, disk, 7)
-    collect_garbage(original, retention=NOW)
+    collect(original)
     assert len(data_files(disk)) == 1
-    assert values(other) == [6, 7]
+    assert sorted_values(other) == [6, 7]
 
 
 def test_jobs_of_several_processes_find_one_identity(tmp_path):
     """Tasks of a bare hook make the roots themselves; each writes down whose they are."""
-    job = begin_job(
-        str(tmp_path / "s"), pa.schema({"k": pa.int64()}), num_subpartitions=4,
-        partitioner=HashPartitioner("k"),
-        options=WriteOptions(sync=False, local_dirs=(str(tmp_path / "disk"),)),
-    )  # fmt: skip
+    options = replace(PLAIN, local_dirs=(str(tmp_path / "disk"),))
+    job = begin(tmp_path / "s", options=options)
     for task in range(3):
-        run_map_task(pickle.loads(pickle.dumps(job)), task, 0, pa.table({"k": [task]}).to_batches())
+        run_map_task(pickle.loads(pickle.dumps(job)), task, 0, [numbered([task])])
     assert len(list((tmp_path / "s" / IDENTITY_DIRECTORY).iterdir())) == 1
     abort_job(job)
     assert files_below(tmp_path / "disk") == []
@@ -376,7 +363,7 @@ def test_an_identity_that_says_nothing(original, disk):
     identity.write_bytes(b"{}")
     append(original, None, 9, mode="overwrite")
     with pytest.raises(CorruptShuffleError, match=f"{identity.name}: does not say which shuffle"):
-        collect_garbage(original, retention=NOW)
+        collect(original)
     assert len(data_files(disk)) == 4
 
 
@@ -387,7 +374,7 @@ def test_an_identity_that_says_nothing(original, disk):
 def deleted(original, disk):
     """Two of four rows of the only file on the disk were deleted: what stays is not there."""
     append(original, disk, 0, 1, 2, 3, mode="overwrite")
-    collect_garbage(original, retention=NOW)
+    collect(original)
     assert len(data_files(disk)) == 1
     return delete_rows(original, {"k": [0, 2]}, options=PLAIN)
 
@@ -412,7 +399,7 @@ def test_a_disk_that_is_not_mounted_is_not_gone(original, disk, deleted, what_is
     elif what_is_there == "another disk":
         append(original.with_name("another"), disk, 5)
     for _ in range(2):
-        report = collect_garbage(original, retention=NOW)
+        report = collect(original)
         assert holds(report, "unseen") == [("unseen", str(disk))]
         assert "mount it" in str(report)
         status = erasure_status(original, deleted)
@@ -420,11 +407,11 @@ def test_a_disk_that_is_not_mounted_is_not_gone(original, disk, deleted, what_is
         assert status.unreachable == (str(disk),)
     mount(disk)
     assert not erasure_status(original, deleted).is_gone
-    report = collect_garbage(original, retention=NOW)
+    report = collect(original)
     assert report.holds == ()
     assert erasure_status(original, deleted).is_gone
     assert files_below(disk) == []
-    assert values(original) == [1, 3]
+    assert sorted_values(original) == [1, 3]
 
 
 @guarantee("unmounted disks")
@@ -433,13 +420,13 @@ def test_a_job_that_writes_while_the_disk_is_away(original, disk, deleted):
     unmount(disk)
     append(original, disk, 5)
     assert len(data_files(disk)) == 1
-    collect_garbage(original, retention=NOW)
+    collect(original)
     assert not erasure_status(original, deleted).is_gone
     append(original, None, 9, mode="overwrite")
-    assert holds(collect_garbage(original, retention=NOW), "unseen") == [("unseen", str(disk))]
+    assert holds(collect(original), "unseen") == [("unseen", str(disk))]
     assert data_files(disk) == [], "what was written there is seen"
     mount(disk)
-    collect_garbage(original, retention=NOW)
+    collect(original)
     assert files_below(disk) == []
     assert erasure_status(original, deleted).is_gone
 
@@ -452,9 +439,9 @@ def test_an_abort_while_the_disk_is_away(original, disk):
     abort_job(job, alone=True)
     assert (original / MAP_OUTPUT_DIRECTORY / job.job_id / ROOT_LIST_NAME).exists()
     mount(disk)
-    collect_garbage(original, retention=NOW)
+    collect(original)
     assert len(data_files(disk)) == 4
-    assert values(original) == [0, 1, 2, 3]
+    assert sorted_values(original) == [0, 1, 2, 3]
 
 
 def test_a_directory_that_takes_no_id_gets_no_files(tmp_path):
@@ -466,7 +453,7 @@ def test_a_directory_that_takes_no_id_gets_no_files(tmp_path):
     assert receipt.counters["failed_directories"] == 1
     assert [one.name for one in disk.iterdir()] == [DIRECTORY_ID_NAME]
     append(tmp_path / "s", None, 3, mode="overwrite")
-    assert collect_garbage(tmp_path / "s", retention=NOW).holds == ()
+    assert collect(tmp_path / "s").holds == ()
 
 
 @guarantee("unmounted disks")
@@ -480,7 +467,7 @@ def test_a_receipt_knows_the_disk_whose_files_it_names(original, disk, lists_are
         relocate_shuffle(path, "copied")
     receipt = delete_rows(path, {"k": [2]}, options=PLAIN)
     append(path, None, 9)
-    merge_shuffle(path, policy=MergePolicy(rewrite="always"), options=PLAIN, by="map_output")
+    merge_shuffle(path, policy=ALWAYS, options=PLAIN, by="map_output")
     for list_ in path.rglob(ROOT_LIST_NAME):
         list_.unlink()
     assert not erasure_status(path, receipt).is_gone
@@ -501,12 +488,12 @@ def test_one_whose_files_were_taken_over_while_it_was_away_is_the_copy_now(origi
     relocate_shuffle(copy, "moved")
     away.rename(original)
     append(original, None, 9, mode="overwrite")
-    assert holds(collect_garbage(original, retention=NOW))
+    assert holds(collect(original))
     with pytest.raises(OptionError, match="was not moved"):
         relocate_shuffle(original, "moved")
     relocate_shuffle(original, "copied")
-    assert not holds(collect_garbage(original, retention=NOW))
-    assert values(copy) == [0, 1, 2, 3]
+    assert not holds(collect(original))
+    assert sorted_values(copy) == [0, 1, 2, 3]
     assert len(data_files(disk)) == 4
     with pytest.raises(OptionError, match="is where it was written"):
         relocate_shuffle(copy, "copied")

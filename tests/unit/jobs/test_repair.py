@@ -1,24 +1,21 @@
 """Repair of the log: damaged and lost entries, gaps, checkpoints; never more than is needed."""
 
 import shutil
-from datetime import timedelta
 
 import pytest
 import zstandard
 
-from arrow_format import collect_garbage
 from arrow_format.errors import CorruptShuffleError, FormatVersionError, ShuffleNotFoundError
 from arrow_format.jobs.repair import repair_shuffle
-from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.framing import from_frame, to_frame
 from arrow_format.log.names import entry_path, range_path
 from arrow_format.read.shuffle import open_shuffle
-from arrow_format.storage.open import open_storage
 from arrow_shuffle import consume
 from tests.support.hostile import forged_frame, framed
 from tests.support.interrupted_storage import dies_after
+from tests.support.logs import log_of
 from tests.support.small_log import small_segments
-from tests.support.small_shuffles import files_below, numbered, values, write_tasks
+from tests.support.small_shuffles import collect, files_below, numbered, values, write_tasks
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +165,7 @@ def test_what_a_newer_release_wrote_is_not_given_up(path):
 
 
 def test_where_nothing_can_be_read_back_nothing_changes(path):
-    collect_garbage(path, retention=timedelta(0))
+    collect(path)
     for file in path.glob("commit_log/0*/*"):
         if file.suffix != ".entry":
             file.unlink()
@@ -202,9 +199,9 @@ def test_killed_anywhere_the_next_repair_ends_the_same(path):
 def test_files_of_jobs_that_were_given_up_are_collected(path):
     damage(path / entry_path(150))
     repair_shuffle(path, dry_run=False)
-    collect_garbage(path, retention=timedelta(0))
+    collect(path)
     assert len(list(path.glob("map_outputs/*/*.data"))) == 149
-    assert CommitLog(open_storage(path)).newest_version() > 149
+    assert log_of(path).newest_version() > 149
     assert len(aside(path)) == 1
 
 
@@ -238,9 +235,8 @@ def test_a_base_with_a_section_that_cannot_be_decoded_is_not_called_sound(tmp_pa
     with small_segments(4, 2):
         for number in range(12):
             write_tasks(tmp_path, [[numbered([0], number)]], 5, mode="overwrite")
-        for _ in range(3):
-            collect_garbage(tmp_path, retention=timedelta(0))
-        file = tmp_path / range_path(CommitLog(open_storage(tmp_path)).view().state.base)
+        collect(tmp_path, 3)
+        file = tmp_path / range_path(log_of(tmp_path).view().state.base)
         value, sections = from_frame(file.read_bytes(), dict)
         value.pop("sections")
         file.unlink()

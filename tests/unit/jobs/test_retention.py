@@ -1,12 +1,9 @@
 """When what was consumed goes, and what stays: beside checkpoints, merges, restarts and bounds."""
 
-import subprocess
-import sys
 import threading
 from dataclasses import replace
 from datetime import timedelta
 
-import msgspec
 import pyarrow as pa
 import pytest
 
@@ -20,7 +17,6 @@ from arrow_format import (
     list_consumers,
     merge_shuffle,
     open_shuffle,
-    write_shuffle,
 )
 from arrow_format.errors import (
     BackPressureTimeoutError,
@@ -34,7 +30,6 @@ from arrow_format.jobs.retention import (
     owners_are_gone,
     release_consumed,
 )
-from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.consumers import record_path
 from arrow_format.log.result import describe_result
 from arrow_format.process_identity import ProcessIdentity, this_process
@@ -44,27 +39,31 @@ from arrow_format.streaming.lease import LEASE_SECONDS
 from arrow_shuffle import consume
 from tests.support.consumers import ConsumerRegistry
 from tests.support.guarantees import guarantee
-from tests.support.interrupted_storage import instead_of_first_entry
-from tests.support.logs import put
+from tests.support.interrupted_storage import before_first_entry
+from tests.support.logs import log_of, put
 from tests.support.results import rows, take, write
-from tests.support.small_shuffles import FAST, files_below
+from tests.support.small_shuffles import FAST, collect, files_below, write_rows
 
 NONE = timedelta(0)
 
 
-@pytest.fixture(scope="module")
-def dead():
-    """A process of this machine that has ended."""
-    program = (
-        "import msgspec; from arrow_format.process_identity import this_process; "
-        "print(msgspec.json.encode(this_process()).decode())"
-    )
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout
-    return msgspec.json.decode(told, type=ProcessIdentity)
+BOUNDED = {
+    "result_type": "PIPELINED_BOUNDED",
+    "max_unconsumed_versions": 3,
+    "back_pressure_timeout": 0.05,
+}
+
+
+ELSEWHERE = ProcessIdentity("another host", "another boot", 1, 1)
 
 
 def data_files(path):
     return len(list(path.glob("map_outputs/*/*.data")))
+
+
+def write_each(path, *values, **options):
+    for value in values:
+        write(path, value, **options)
 
 
 @guarantee("consumed versions")
@@ -73,15 +72,14 @@ def test_what_a_slow_consumer_has_consumed_goes_however_far_behind_it_is(
     tmp_path, small_log, collects
 ):
     """A checkpoint has more versions than it has before it."""
-    for value in range(1, 40):
-        write(tmp_path, value, result_type="PIPELINED")
+    write_each(tmp_path, *range(1, 40), result_type="PIPELINED")
     consumer = Consumer(open_storage(tmp_path), "slow")
     consumer.register(0)
     ConsumerRegistry(open_storage(tmp_path)).register("fast", 39)
     try:
         if collects:
             ConsumerRegistry(open_storage(tmp_path)).advance("slow", 12)
-            collect_garbage(tmp_path, retention=NONE)
+            collect(tmp_path)
         else:
             consumer.commit(12)
     finally:
@@ -89,7 +87,7 @@ def test_what_a_slow_consumer_has_consumed_goes_however_far_behind_it_is(
     assert rows(open_shuffle(tmp_path)) == list(range(13, 40))
     assert take(tmp_path, "slow") == list(range(13, 40))
     write(tmp_path, 40)
-    collect_garbage(tmp_path, retention=NONE)
+    collect(tmp_path)
     assert rows(open_shuffle(tmp_path)) == [40]
     assert data_files(tmp_path) == 1
 
@@ -99,7 +97,7 @@ def test_consumed_versions_are_released_together(tmp_path):
     for value in range(1, 4 * RELEASED_TOGETHER):
         take(tmp_path, "a")
         write(tmp_path, value)
-    log = CommitLog(open_storage(tmp_path))
+    log = log_of(tmp_path)
     operations = [log.record(number).operation for number in range(1, log.newest_version() + 1)]
     assert 2 <= operations.count("release") <= 4
     assert operations.count("expire") <= 4
@@ -108,33 +106,31 @@ def test_consumed_versions_are_released_together(tmp_path):
 @guarantee("consumed versions")
 @pytest.mark.parametrize("more", [False, True])
 def test_what_was_merged_after_it_was_read_goes_once_it_is_consumed(tmp_path, more):
-    for value in range(12):
-        write(tmp_path, value, result_type="PIPELINED")
+    write_each(tmp_path, *range(12), result_type="PIPELINED")
     with consume(tmp_path, consumer="a") as consumption:
         assert rows(consumption.shuffle) == list(range(12))
         merge_shuffle(tmp_path, options=FAST, by="map_output")
         if more:
             write(tmp_path, 12)
-    collect_garbage(tmp_path, retention=NONE)
+    collect(tmp_path)
     assert rows(open_shuffle(tmp_path)) == [12] * more
     assert list_consumers(tmp_path)[0].unconsumed_versions == more
     assert data_files(tmp_path) == 2 * more, "the file before what is new goes with the next"
     if more:
         assert take(tmp_path, "a") == [12]
-        collect_garbage(tmp_path, retention=NONE)
+        collect(tmp_path)
         assert data_files(tmp_path) == 0
 
 
 def test_what_was_merged_stays_until_all_of_it_is_consumed(tmp_path):
-    for value in range(3):
-        write(tmp_path, value, result_type="PIPELINED")
+    write_each(tmp_path, *range(3), result_type="PIPELINED")
     with consume(tmp_path, consumer="a"):
         write(tmp_path, 3)
         merge_shuffle(tmp_path, options=FAST, by="map_output")
-    collect_garbage(tmp_path, retention=NONE)
+    collect(tmp_path)
     assert rows(open_shuffle(tmp_path)) == [0, 1, 2, 3], "in one file with what is not consumed"
     assert take(tmp_path, "a") == [3]
-    collect_garbage(tmp_path, retention=NONE)
+    collect(tmp_path)
     assert rows(open_shuffle(tmp_path)) == []
 
 
@@ -142,8 +138,7 @@ def test_what_was_merged_stays_until_all_of_it_is_consumed(tmp_path):
 @pytest.mark.parametrize("before", ["nothing", "merge", "deletion", "expiry"])
 def test_the_log_has_the_totals_of_what_a_release_left(tmp_path, before):
     """By its entries; of what these no longer have, the release reads the indexes."""
-    for value in range(4):
-        write(tmp_path, value, result_type="PIPELINED")
+    write_each(tmp_path, *range(4), result_type="PIPELINED")
     if before == "merge":
         merge_shuffle(tmp_path, policy=MergePolicy(rewrite="always"), options=FAST, by="map_output")
         for value in range(5, 8):
@@ -153,7 +148,7 @@ def test_the_log_has_the_totals_of_what_a_release_left(tmp_path, before):
     if before == "expiry":
         merge_shuffle(tmp_path, policy=MergePolicy(rewrite="always"), options=FAST, by="map_output")
         write(tmp_path, 5)
-        collect_garbage(tmp_path, retention=NONE)
+        collect(tmp_path)
         merge_shuffle(tmp_path, policy=MergePolicy(rewrite="always"), options=FAST, by="map_output")
         write(tmp_path, 6)
     through = int(open_shuffle(tmp_path)._snapshot.map_outputs.last_versions.min())
@@ -166,12 +161,11 @@ def test_the_log_has_the_totals_of_what_a_release_left(tmp_path, before):
 
 @pytest.mark.parametrize("consumed", [0, 1])
 def test_consumers_keep_nothing_of_what_was_released_as_a_whole(tmp_path, consumed):
-    for value in range(3):
-        write(tmp_path, value, result_type="PIPELINED")
+    write_each(tmp_path, *range(3), result_type="PIPELINED")
     ConsumerRegistry(open_storage(tmp_path)).register("a", consumed)
     DueRelease("a process that died then").carry_out(open_storage(tmp_path))
     write(tmp_path, 3, result_type="PIPELINED")
-    collect_garbage(tmp_path, retention=NONE)
+    collect(tmp_path)
     assert data_files(tmp_path) == 1
     assert take(tmp_path, "a") == [3]
 
@@ -180,57 +174,39 @@ def test_consumers_keep_nothing_of_what_was_released_as_a_whole(tmp_path, consum
 @pytest.mark.parametrize("consumed", [None, 2])
 def test_a_collection_makes_no_room_in_a_bounded_result(tmp_path, consumed):
     """Without consumers, and where the only one was forgotten after a release."""
-    bounded = {
-        "result_type": "PIPELINED_BOUNDED",
-        "max_unconsumed_versions": 3,
-        "back_pressure_timeout": 0.05,
-    }
-    for value in range(3):
-        write(tmp_path, value, **bounded)
+    write_each(tmp_path, *range(3), **BOUNDED)
     registry = ConsumerRegistry(open_storage(tmp_path))
     if consumed:
         registry.register("a", consumed)
-        collect_garbage(tmp_path, retention=NONE)
-        write(tmp_path, 3, **bounded)
-        write(tmp_path, 4, **bounded)
+        collect(tmp_path)
+        write(tmp_path, 3, **BOUNDED)
+        write(tmp_path, 4, **BOUNDED)
         assert forget_consumer(tmp_path, "a")
     for _ in range(2):
-        collect_garbage(tmp_path, retention=NONE)
+        collect(tmp_path)
         with pytest.raises(BackPressureTimeoutError, match="3 versions of"):
-            write(tmp_path, 9, **bounded)
+            write(tmp_path, 9, **BOUNDED)
     assert rows(open_shuffle(tmp_path)) == ([2, 3, 4] if consumed else [0, 1, 2])
 
 
 @pytest.mark.parametrize("consumed", [0, 1])
 def test_versions_of_another_shape_are_consumed_apart(tmp_path, consumed):
-    for value in range(2):
-        write(tmp_path, value, result_type="PIPELINED")
+    write_each(tmp_path, *range(2), result_type="PIPELINED")
     if consumed:
         assert take(tmp_path, "a") == [0, 1]
         write(tmp_path, 2)
-    text = pa.table({"k": ["x"]})
     options = WriteOptions(result_type="PIPELINED", sync=False)
     for n in (5, 7):
-        write_shuffle(
-            text, tmp_path, num_subpartitions=n, keys="k", mode="overwrite", options=options
-        )
+        write_rows(tmp_path, pa.table({"k": ["x"]}), "k", n=n, mode="overwrite", options=options)
     for expected in ([2] if consumed else [0, 1], ["x"], ["x"]):
         assert take(tmp_path, "a") == expected
     with pytest.raises(RequestTimeoutError):
         take(tmp_path, "a")
 
 
-BOUNDED = {
-    "result_type": "PIPELINED_BOUNDED",
-    "max_unconsumed_versions": 3,
-    "back_pressure_timeout": 0.05,
-}
-
-
 def test_what_is_overwritten_before_anybody_comes_expires_and_counts_no_more(tmp_path):
-    for value in range(6):
-        write(tmp_path, value, mode="overwrite", **BOUNDED)
-    collect_garbage(tmp_path, retention=NONE)
+    write_each(tmp_path, *range(6), mode="overwrite", **BOUNDED)
+    collect(tmp_path)
     assert data_files(tmp_path) == 1
     write(tmp_path, 6, **BOUNDED)
     write(tmp_path, 7, **BOUNDED)
@@ -239,17 +215,15 @@ def test_what_is_overwritten_before_anybody_comes_expires_and_counts_no_more(tmp
 
 
 def test_what_a_bounded_result_took_the_place_of_counts_no_more(tmp_path):
-    for value in range(6):
-        write(tmp_path, value)
+    write_each(tmp_path, *range(6))
     write(tmp_path, 6, mode="overwrite", **BOUNDED)
     assert write(tmp_path, 7, **BOUNDED).version == 8
 
 
 @pytest.mark.parametrize("retention", [NONE, timedelta(days=1)])
 def test_a_merge_makes_no_room_in_a_bounded_result(tmp_path, retention):
-    for value in range(6):
-        write(tmp_path, value)
-    collect_garbage(tmp_path, retention=NONE)  # what it takes the place of has expired
+    write_each(tmp_path, *range(6))
+    collect(tmp_path)  # what it takes the place of has expired
     write(tmp_path, 6, mode="overwrite", **BOUNDED)
     for value in (7, 8):
         write(tmp_path, value, **BOUNDED)
@@ -277,19 +251,17 @@ def test_bounds_are_those_of_who_wrote_last(tmp_path):
 @pytest.mark.parametrize("kind", ["BLOCKING", "PIPELINED"])
 def test_who_comes_while_it_is_released_has_it_before_it_still(tmp_path, kind):
     """Another writer was faster, so that the release is decided once more, and rows are needed."""
-    for value in range(2):
-        write(tmp_path, value, result_type=kind)
+    write_each(tmp_path, *range(2), result_type=kind)
     come = []
 
-    def meanwhile(put, path):
-        CommitLog(open_storage(tmp_path)).give_up("lost", after=0, sync=False)
+    def meanwhile():
+        log_of(tmp_path).give_up("lost", after=0, sync=False)
         come.append(Consumer(open_storage(tmp_path), "b"))
         come[0].register(0)
-        put()
 
     registry = ConsumerRegistry(open_storage(tmp_path))
     registry.register("a", 2)
-    with instead_of_first_entry(meanwhile) as puts:
+    with before_first_entry(meanwhile) as puts:
         assert release_consumed(open_storage(tmp_path)) is None
     come[0].close()
     assert puts
@@ -306,10 +278,10 @@ def test_a_result_stays_while_one_of_those_that_wrote_it_runs(tmp_path, dead, pe
     put(tmp_path, [(1, 1)], owner=dead, result_type="BLOCKING", **how)
     put(tmp_path, [(2, 2)], result_type="BLOCKING" if pending else kind, **how)
     put(tmp_path, [(3, 3)], owner=dead, result_type="BLOCKING", **how)
-    collect_garbage(tmp_path, retention=NONE)
+    collect(tmp_path)
     if pending:
         assert flush_pending(tmp_path, options=FAST).num_rows == 3
-        collect_garbage(tmp_path, retention=NONE)
+        collect(tmp_path)
     assert sorted(open_shuffle(tmp_path).read().read_all()["k"].to_pylist()) == [1, 2, 3]
     assert set(open_shuffle(tmp_path).result.owners) == {dead, this_process()}
 
@@ -317,7 +289,7 @@ def test_a_result_stays_while_one_of_those_that_wrote_it_runs(tmp_path, dead, pe
 def test_what_one_that_runs_has_pending_keeps_what_a_dead_one_wrote(tmp_path, dead):
     put(tmp_path, [(1, 1)], owner=dead, result_type="BLOCKING", pending=False)
     put(tmp_path, [(2, 2)], result_type="BLOCKING")
-    collect_garbage(tmp_path, retention=NONE)
+    collect(tmp_path)
     assert flush_pending(tmp_path, options=FAST).num_rows == 1
     assert sorted(open_shuffle(tmp_path).read().read_all()["k"].to_pylist()) == [1, 2]
 
@@ -328,7 +300,7 @@ def test_what_belongs_to_nobody_stays_beside_what_a_dead_one_wrote(tmp_path, dea
     before, waits = kinds
     put(tmp_path, [(1, 1)], owner=dead, result_type=before, mode="overwrite", pending=False)
     put(tmp_path, [(2, 2)], owner=dead, result_type=waits, mode="overwrite")
-    collect_garbage(tmp_path, retention=NONE)
+    collect(tmp_path)
     assert rows(open_shuffle(tmp_path)) == [1]
     assert flush_pending(tmp_path, options=FAST).num_rows == 1
     assert rows(open_shuffle(tmp_path)) == [2]
@@ -344,7 +316,7 @@ def test_a_dry_run_says_what_would_be_released_and_releases_nothing(tmp_path, de
             write(tmp_path, value, result_type=kind)
         ConsumerRegistry(open_storage(tmp_path)).register("a", 3)
     before = files_below(tmp_path)
-    said = collect_garbage(tmp_path, retention=NONE, dry_run=True)
+    said = collect(tmp_path, dry_run=True)
     assert files_below(tmp_path) == before
     expected = {
         "PIPELINED": "what came up to version 3, consumed by a",
@@ -353,10 +325,10 @@ def test_a_dry_run_says_what_would_be_released_and_releases_nothing(tmp_path, de
     }
     assert said.released == expected[kind]
     assert f"  result    would be released: {said.released}" in str(said).splitlines()
-    done = collect_garbage(tmp_path, retention=NONE)
+    done = collect(tmp_path)
     assert done.released == done.as_json()["released"] == said.released
     assert f"  result    released: {said.released}" in str(done).splitlines()
-    assert collect_garbage(tmp_path, retention=NONE).released is None
+    assert collect(tmp_path).released is None
 
 
 def test_what_was_consumed_is_not_released_while_more_is_pending(tmp_path):
@@ -364,16 +336,15 @@ def test_what_was_consumed_is_not_released_while_more_is_pending(tmp_path):
     ConsumerRegistry(open_storage(tmp_path)).register("a", 1)
     put(tmp_path, [(2, 2)], result_type="BLOCKING")
     for dry_run in (True, False):
-        assert collect_garbage(tmp_path, retention=NONE, dry_run=dry_run).released is None
+        assert collect(tmp_path, dry_run=dry_run).released is None
 
 
 def test_owners_that_cannot_be_told_from_here_have_the_time_of_the_retention(dead):
-    elsewhere = ProcessIdentity("another host", "another boot", 1, 1)
     assert not owners_are_gone([], lambda: True)
     assert owners_are_gone([dead], lambda: False)
-    assert owners_are_gone([dead, elsewhere], lambda: True)
-    assert not owners_are_gone([dead, elsewhere], lambda: False)
-    assert not owners_are_gone([dead, elsewhere, this_process()], lambda: True)
+    assert owners_are_gone([dead, ELSEWHERE], lambda: True)
+    assert not owners_are_gone([dead, ELSEWHERE], lambda: False)
+    assert not owners_are_gone([dead, ELSEWHERE, this_process()], lambda: True)
 
 
 def test_owners_are_all_that_wrote_the_last_one_last():
@@ -388,17 +359,16 @@ def test_owners_are_all_that_wrote_the_last_one_last():
 def test_however_many_write_a_result_it_stays_while_one_of_them_runs(tmp_path, dead, pending):
     """As where a job that is still at work has others append to it, one after the other."""
     how = {"pending": pending, "result_type": "BLOCKING"}
-    elsewhere = ProcessIdentity("another host", "another boot", 1, 1)
     put(tmp_path, [(0, 0)], **how)
-    put(tmp_path, [(1, 1)], owner=elsewhere, **how)
+    put(tmp_path, [(1, 1)], owner=ELSEWHERE, **how)
     for value in range(2, 20):
         other = replace(dead, started=dead.started + value)
         put(tmp_path, [(value, value)], owner=other, **how)
-    collect_garbage(tmp_path, retention=NONE)
+    collect(tmp_path)
     if pending:
         flush_pending(tmp_path, options=FAST)
     assert rows(open_shuffle(tmp_path)) == list(range(20))
-    assert open_shuffle(tmp_path).result.owners == (this_process(), elsewhere, other)
+    assert open_shuffle(tmp_path).result.owners == (this_process(), ELSEWHERE, other)
 
 
 def test_a_batch_that_runs_again_is_no_failure_of_its_producer(tmp_path):
@@ -450,11 +420,10 @@ def test_a_holder_elsewhere_is_shown_while_its_last_record_is_recent(tmp_path):
 @pytest.mark.parametrize("pending", [False, True])
 def test_a_result_of_another_host_is_released_once_all_of_it_is_old(tmp_path, pending):
     """Nobody here can say whether its application runs, so the time of its last commits does."""
-    elsewhere = ProcessIdentity("another host", "another boot", 1, 1)
-    put(tmp_path, [(1, 1)], owner=elsewhere, result_type="BLOCKING", pending=False)
+    put(tmp_path, [(1, 1)], owner=ELSEWHERE, result_type="BLOCKING", pending=False)
     if pending:
-        put(tmp_path, [(2, 2)], owner=elsewhere, result_type="BLOCKING")
-    log = CommitLog(open_storage(tmp_path))
+        put(tmp_path, [(2, 2)], owner=ELSEWHERE, result_type="BLOCKING")
+    log = log_of(tmp_path)
     view = log.view()
     last = view.newest
 
@@ -466,7 +435,7 @@ def test_a_result_of_another_host_is_released_once_all_of_it_is_old(tmp_path, pe
     assert "the application that made it has ended" in str(found(*range(1, last + 1)))
     assert collect_garbage(tmp_path, retention=timedelta(hours=1)).released is None
     assert rows(open_shuffle(tmp_path)) == [1]
-    assert "another host" in collect_garbage(tmp_path, retention=NONE).released
+    assert "another host" in collect(tmp_path).released
 
 
 @pytest.mark.parametrize("how", [{}, {"max_unconsumed_versions": 9}])
@@ -477,7 +446,7 @@ def test_what_was_merged_goes_where_no_consumer_is_to_come(tmp_path, how):
     if how:
         assert take(tmp_path, "a") == [1, 2]
     merge_shuffle(tmp_path, options=FAST, by="map_output")
-    collect_garbage(tmp_path, retention=NONE)
+    collect(tmp_path)
     assert data_files(tmp_path) == (0 if how else 1)
 
 

@@ -1,5 +1,6 @@
 """Rollback: content and order of the earlier version, readers of changes, collectors, races."""
 
+import contextlib
 import shutil
 from datetime import timedelta
 from itertools import count
@@ -18,19 +19,20 @@ from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.merge import merge_shuffle
 from arrow_format.jobs.rollback import rollback_shuffle
 from arrow_format.jobs.tags import tag_shuffle
-from arrow_format.jobs.target import open_target
-from arrow_format.log.commit_log import CommitLog
 from arrow_format.options import ResultPartitionType, WriteOptions
 from arrow_format.read.shuffle import open_shuffle
 from arrow_format.read.shuffle_changes import open_shuffle_changes
-from arrow_format.storage.open import open_storage
 from arrow_format.streaming.consumption import release_shuffle
 from arrow_format.write.merge_policy import MergePolicy
 from arrow_shuffle import consume
-from tests.support.interrupted_storage import before_call, dies_after, instead_of_first_entry
-from tests.support.small_shuffles import FAST, begin, numbered, run, values, write_tasks
+from tests.support.interrupted_storage import (
+    before_call,
+    before_first_entry,
+    dies_after,
+)
+from tests.support.logs import log_of, start_job
+from tests.support.small_shuffles import FAST, collect, numbered, values, write_tasks
 
-NOW = timedelta(0)
 CALLS = ("put_if_absent", "list", "read", "stat")
 
 
@@ -44,10 +46,6 @@ def path(path):
     for start in (0, 10, 20):
         append(path, start)
     return path
-
-
-def newest_number(path):
-    return CommitLog(open_storage(path)).newest_version()
 
 
 def test_the_new_version_has_rows_order_shape_and_totals_of_the_earlier_one(path):
@@ -116,7 +114,7 @@ def test_the_collector_keeps_what_it_restored(path):
     expected = values(path, 1)
     rollback_shuffle(path, 1)
     append(path, 30)
-    collect_garbage(path, retention=NOW)
+    collect(path)
     assert set(expected) < set(values(path))
     assert open_shuffle(path).verify().ok
     # Of the versions in between nothing is left.
@@ -130,7 +128,7 @@ def test_the_collector_keeps_what_a_version_in_between_restored(path, monkeypatc
     rollback_shuffle(path, 1)  # version 5
     write_tasks(path, [[numbered([0], 80)]], 5, mode="overwrite")
     monkeypatch.setattr("arrow_format.jobs.gc_plan.Planner._first_recent", lambda *_: 5)
-    collect_garbage(path, retention=NOW)
+    collect(path)
     assert values(path, 5) == expected
     assert values(path, 4) == [70]
     with pytest.raises(ShuffleNotFoundError, match="has expired"):
@@ -138,20 +136,20 @@ def test_the_collector_keeps_what_a_version_in_between_restored(path, monkeypatc
 
 
 def test_to_an_expired_version_nothing_changes(path):
-    collect_garbage(path, retention=NOW)
-    number = newest_number(path)
+    collect(path)
+    number = log_of(path).newest_version()
     for version, problem in [(1, "version 1 has expired"), (9, "version 9 is not there")]:
         with pytest.raises(ShuffleNotFoundError, match=problem):
             rollback_shuffle(path, version)
     with pytest.raises(ShuffleNotFoundError, match="no version has the tag"):
         rollback_shuffle(path, "nothing")
-    assert newest_number(path) == number
+    assert log_of(path).newest_version() == number
 
 
 def test_to_an_expired_version_with_a_tag(path):
     expected = values(path, 2)
     tag_shuffle(path, "good", 2)
-    collect_garbage(path, retention=NOW)
+    collect(path)
     rollback_shuffle(path, "good")
     assert values(path) == expected
     rollback_shuffle(path, 2)
@@ -160,7 +158,7 @@ def test_to_an_expired_version_with_a_tag(path):
 
 def test_a_version_that_expires_meanwhile_is_refused(path):
     with (
-        instead_of_first_entry(lambda put, _: (collect_garbage(path, retention=NOW), put())),
+        before_first_entry(lambda: collect(path)),
         pytest.raises(ShuffleNotFoundError, match="version 1 has expired"),
     ):
         rollback_shuffle(path, 1)
@@ -169,8 +167,8 @@ def test_a_version_that_expires_meanwhile_is_refused(path):
 
 def test_a_collection_that_loses_to_a_rollback_keeps_its_files(path):
     expected = values(path, 1)
-    with instead_of_first_entry(lambda put, _: (rollback_shuffle(path, 1), put())):
-        collect_garbage(path, retention=NOW)
+    with before_first_entry(lambda: rollback_shuffle(path, 1)):
+        collect(path)
     assert values(path) == expected
     assert open_shuffle(path).verify().ok
 
@@ -178,28 +176,22 @@ def test_a_collection_that_loses_to_a_rollback_keeps_its_files(path):
 def test_a_collection_at_any_moment_of_a_rollback(path):
     expected = values(path, 1)
     copy = path.parent / "copy"
-    outcomes = set()
     for moment in count():
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(path, copy)
-        try:
-            with before_call(moment, lambda: collect_garbage(copy, retention=NOW), CALLS):
-                outcomes.add(attempt(copy))
-        except IndexError:
-            break
-        collect_garbage(copy, retention=NOW)
+        is_done = False
+        with (
+            before_call(moment, lambda: collect(copy), CALLS) as came,
+            contextlib.suppress(ShuffleNotFoundError),
+        ):
+            rollback_shuffle(copy, 1)
+            is_done = True
+        collect(copy)
         assert open_shuffle(copy).verify().ok
-        assert values(copy) == (expected if outcomes == {"done"} else values(path))
-        outcomes.clear()
+        assert values(copy) == (expected if is_done else values(path))
+        if not came:
+            break
     assert moment > 5
-
-
-def attempt(path):
-    try:
-        rollback_shuffle(path, 1)
-    except ShuffleNotFoundError:
-        return "refused"
-    return "done"
 
 
 def test_without_a_file_of_the_version_nothing_changes(path):
@@ -207,7 +199,7 @@ def test_without_a_file_of_the_version_nothing_changes(path):
     (path / data).unlink()
     with pytest.raises(CorruptShuffleError, match=r"is not there.*needed for the rollback"):
         rollback_shuffle(path, 1)
-    assert newest_number(path) == 3
+    assert log_of(path).newest_version() == 3
 
 
 def test_a_released_result_is_not_rolled_back(path):
@@ -234,12 +226,11 @@ def test_consumed_versions_are_not_rolled_back_to(tmp_path):
 
 
 def test_pending_commits_are_flushed_first(path):
-    job = begin(path)
-    open_target(job, "append")
-    commit_job(job, [run(job, 0, [0])], mode="append", pending=True)
+    job, statuses = start_job(path)
+    commit_job(job, statuses, mode="append", pending=True)
     with pytest.raises(CommitConflictError, match=r"1 commit\(s\) of a stream wait to be flushed"):
         rollback_shuffle(path, 1)
-    assert newest_number(path) == 4
+    assert log_of(path).newest_version() == 4
 
 
 def test_without_a_shuffle(tmp_path):

@@ -1,8 +1,7 @@
 """Appends with other columns: what is refused, what changes, and who may still read and write."""
 
 import re
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from dataclasses import replace
 from operator import attrgetter
 
 import numpy as np
@@ -10,22 +9,17 @@ import pyarrow as pa
 import pytest
 
 from arrow_format import (
-    HashPartitioner,
     MergePolicy,
     RangePartitioner,
     RoundRobinPartitioner,
-    collect_garbage,
     flush_pending,
     merge_shuffle,
     open_shuffle,
-    write_shuffle,
 )
 from arrow_format.errors import SchemaError
 from arrow_format.format.regions import RegionKind
 from arrow_format.jobs.cleanup import abort_job
 from arrow_format.jobs.commit import commit_job
-from arrow_format.jobs.job import begin_job, run_map_task
-from arrow_format.jobs.target import open_target
 from arrow_format.log.names import CHECKPOINT_INTERVAL
 from arrow_format.model import BROADCAST
 from arrow_format.options import WriteOptions
@@ -34,7 +28,8 @@ from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.open import open_storage
 from tests.support.guarantees import guarantee
 from tests.support.logs import log_of, put
-from tests.support.small_shuffles import files_below
+from tests.support.own_partitioner import OwnPartitioner
+from tests.support.small_shuffles import begun_with, collect, files_below, write_rows
 
 N = 4
 KEEPS = WriteOptions(sync=False)
@@ -42,10 +37,9 @@ EVOLVES = WriteOptions(sync=False, schema_evolution=True)
 
 
 def append(path, table, options=EVOLVES, **how):
-    if not isinstance(table, pa.Table):
-        table = pa.table(table)
-    how = {"keys": "k"} | how
-    return write_shuffle(table, path, num_subpartitions=N, mode="append", options=options, **how)
+    table = table if isinstance(table, pa.Table) else pa.table(table)
+    keys = None if "partitioner" in how else "k"
+    return write_rows(path, table, n=N, mode="append", options=options, **{"keys": keys, **how})
 
 
 def rows(path, version=None, **how):
@@ -94,7 +88,7 @@ def test_collected_checkpointed_and_merged_it_is_the_same(path):
         append(path, {"k": pa.array([], pa.int64())}, KEEPS)
     assert rows(path) == expected
     merge_shuffle(path, policy=MergePolicy(rewrite="never"), options=KEEPS, by="map_output")
-    collect_garbage(path, retention=timedelta(0))
+    collect(path)
     assert rows(path) == expected
     (output,) = open_shuffle(path).map_outputs
     (file,) = output.files
@@ -147,16 +141,9 @@ def test_a_column_that_is_not_nullable_cannot_be_left_out(tmp_path):
 # Columns that decide where a row is ---------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class ByA:
-    def describe(self):
-        return {"kind": "by_a"}
-
-    def check(self, schema):
-        schema.field("a")
-
-    def bind(self, schema, num_subpartitions, map_task):
-        return lambda batch: batch["a"].to_numpy().astype(np.int64) % num_subpartitions
+BY_A = OwnPartitioner(
+    lambda batch, n: batch["a"].to_numpy().astype(np.int64) % n, {"kind": "by_a"}, "a"
+)
 
 
 @pytest.mark.parametrize(
@@ -164,10 +151,10 @@ class ByA:
     [
         ({"keys": "a"}, "equal values of other types have other hashes"),
         (
-            {"keys": None, "partitioner": RangePartitioner("a", bounds=[[1], [2], [3]])},
+            {"partitioner": RangePartitioner("a", bounds=[[1], [2], [3]])},
             "it decides the subpartition of each row",
         ),
-        ({"keys": None, "partitioner": ByA()}, r"the partitioner \{'kind': 'by_a'\} may place"),
+        ({"partitioner": BY_A}, r"the partitioner \{'kind': 'by_a'\} may place"),
     ],
 )
 def test_partition_keys_keep_their_type(tmp_path, how, reason):
@@ -181,7 +168,7 @@ def test_partition_keys_keep_their_type(tmp_path, how, reason):
 
 
 def test_any_column_may_widen_where_no_value_decides(tmp_path):
-    how = {"keys": None, "partitioner": RoundRobinPartitioner()}
+    how = {"partitioner": RoundRobinPartitioner()}
     append(tmp_path, {"a": small([1])}, **how)
     append(tmp_path, {"a": [1 << 40]}, **how)
     assert rows(tmp_path) == [{"a": 1 << 40}, {"a": 1}]
@@ -233,22 +220,10 @@ def test_regions_of_rows_that_grow_are_read_in_slices_that_fit(tmp_path):
 # Merges -------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class SomeToAll:
+def some_to_all(batch, n):
     """Every third row to everyone."""
-
-    def describe(self):
-        return {"kind": "some_to_all"}
-
-    def check(self, schema):
-        schema.field("v")
-
-    def bind(self, schema, num_subpartitions, map_task):
-        def assign(batch):
-            v = batch["v"].to_numpy()
-            return np.where(v % 3 == 0, BROADCAST, v % num_subpartitions)
-
-        return assign
+    v = batch["v"].to_numpy()
+    return np.where(v % 3 == 0, BROADCAST, v % n)
 
 
 @pytest.mark.parametrize("rewrite", ["never", "always"])
@@ -258,7 +233,7 @@ def test_a_merge_of_files_with_other_columns_has_one_schema(tmp_path, rewrite, c
     num_rows = 500_000
     options = WriteOptions(sync=False, schema_evolution=True, codec=codec)
     v = pa.array(np.arange(num_rows), pa.int64())
-    how = {"keys": None, "partitioner": SomeToAll()}
+    how = {"partitioner": OwnPartitioner(some_to_all)}
     append(tmp_path, {"v": v}, options, **how)
     append(tmp_path, {"s": v.cast(pa.string()), "v": v}, options, **how)
     append(tmp_path, {"v": v, "s": v.cast(pa.string())}, options, **how)
@@ -283,19 +258,10 @@ def test_a_merge_of_files_with_other_columns_has_one_schema(tmp_path, rewrite, c
 
 
 def test_of_two_that_add_a_column_with_other_types_the_second_is_refused(path):
-    jobs = []
-    for column in (["x"], [1]):
-        table = pa.table({"k": [9], "c": column})
-        job = begin_job(
-            path,
-            table.schema,
-            num_subpartitions=N,
-            partitioner=HashPartitioner("k"),
-            options=EVOLVES,
-        )
-        open_target(job, "append")
-        jobs.append((job, [run_map_task(job, 0, 0, table.to_batches())]))
-    (first, statuses), (second, others) = jobs
+    tables = [pa.table({"k": [9], "c": column}) for column in (["x"], [1])]
+    (first, statuses), (second, others) = (
+        begun_with(path, table, n=N, options=EVOLVES) for table in tables
+    )
     commit_job(first, statuses, mode="append")
     with pytest.raises(SchemaError, match="column 'c' is string there, int64 here"):
         commit_job(second, others, mode="append")
@@ -305,16 +271,8 @@ def test_of_two_that_add_a_column_with_other_types_the_second_is_refused(path):
 
 def test_two_that_add_different_columns_both_succeed(path):
     tables = [pa.table({"k": [8], "c": [1]}), pa.table({"k": [9], "d": [2]})]
-    jobs = [
-        begin_job(
-            path, table.schema, num_subpartitions=N, partitioner=HashPartitioner("k"),
-            options=EVOLVES,
-        )
-        for table in tables
-    ]  # fmt: skip
-    for job, table in zip(jobs, tables, strict=True):
-        open_target(job, "append")
-        commit_job(job, [run_map_task(job, 0, 0, table.to_batches())], mode="append")
+    for begun in [begun_with(path, table, n=N, options=EVOLVES) for table in tables]:
+        commit_job(*begun, mode="append")
     assert open_shuffle(path).schema.names == ["k", "a", "b", "c", "d"]
     nothing = {"a": None, "b": None}
     assert rows(path)[-2:] == [
@@ -384,23 +342,11 @@ def test_a_large_region_that_is_written_in_small_parts_has_no_smaller_chunks(
     random = np.random.default_rng(7)
     keys = random.integers(0, 1 << 20, 100_000)
     values = pa.array(random.random(len(keys)))
-    write_shuffle(
-        pa.table({"k": keys, "v": values}),
-        tmp_path,
-        num_subpartitions=500,
-        keys="k",
-        options=small_chunks,
-    )
+    how = {"n": 500, "mode": "append", "options": small_chunks}
+    write_rows(tmp_path, pa.table({"k": keys, "v": values}), "k", **how)
     before = num_chunks(tmp_path)
     assert before > 32
-    write_shuffle(
-        pa.table({"k": [1], "v": [0.5], "b": ["x"]}),
-        tmp_path,
-        num_subpartitions=500,
-        keys="k",
-        mode="append",
-        options=small_chunks,
-    )
+    write_rows(tmp_path, pa.table({"k": [1], "v": [0.5], "b": ["x"]}), "k", **how)
     policy = MergePolicy(rewrite=rewrite, min_regions=2)
     merge_shuffle(tmp_path, policy=policy, options=small_chunks, by="map_output")
     assert open_shuffle(tmp_path).num_rows == len(keys) + 1

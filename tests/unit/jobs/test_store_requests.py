@@ -1,9 +1,9 @@
 """What operations ask of an object store, counted by the store itself."""
 
-import threading
 import time
 import uuid
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
 from urllib.parse import unquote
@@ -13,9 +13,7 @@ import pytest
 from arrow_format import collect_garbage, merge_shuffle, open_shuffle, rename_columns
 from arrow_format.errors import CorruptShuffleError
 from arrow_format.jobs.commit import LISTED_OUTPUTS, commit_job
-from arrow_format.jobs.job import begin_job
 from arrow_format.jobs.release import DueRelease
-from arrow_format.keys.partitioner import ColumnPartitioner
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.names import CHECKPOINT_INTERVAL, entry_path, segment_of
 from arrow_format.log.reader import LogReader
@@ -24,17 +22,15 @@ from arrow_format.storage.object_store import MAX_REQUESTS
 from arrow_format.storage.open import PosixStorage, open_storage
 from arrow_shuffle import consume
 from tests.support.guarantees import guarantee
-from tests.support.small_shuffles import FAST, SCHEMA, run
+from tests.support.logs import log_of
+from tests.support.small_shuffles import FAST, N, begin, collect, run
 from tests.support.store_server import most_at_once
 
-N = 5
 NONE = timedelta(0)
 
 
 def write(storage, start=0, mode="append", tasks=1, options=FAST):
-    job = begin_job(
-        storage, SCHEMA, num_subpartitions=N, partitioner=ColumnPartitioner("p"), options=options
-    )
+    job = begin(storage, options=options)
     statuses = [run(job, task, range(N), start=start + N * task) for task in range(tasks)]
     return commit_job(job, statuses, mode=mode)
 
@@ -101,7 +97,7 @@ def test_a_commit_of_many_map_outputs_looks_at_a_listing_and_not_at_each_file(s3
 
 def test_a_file_that_the_listing_lacks_is_missed(s3):
     storage = open_storage(f"s3://{s3.new_bucket()}/a", s3.options)
-    job = begin_job(storage, SCHEMA, num_subpartitions=N, partitioner=ColumnPartitioner("p"))
+    job = begin(storage)
     statuses = [run(job, task, range(N), start=N * task) for task in range(LISTED_OUTPUTS)]
     (file,) = statuses[3].output.files
     storage.delete(file.index_path)
@@ -197,7 +193,7 @@ class TestLog:
         with pytest.raises(CorruptShuffleError, match=r"0003\.entry"):
             LogReader(storage).snapshot(5)
         with pytest.raises(CorruptShuffleError, match=r"0003\.entry"):
-            collect_garbage(f"s3://{bucket}/a", retention=NONE, storage_options=s3.options)
+            collect(f"s3://{bucket}/a", storage_options=s3.options)
         put(3, kept)
         assert len(LogReader(storage).snapshot(5).map_outputs) == 5
         s3.client().delete_object(Bucket=bucket, Key=f"a/{entry_path(7)}")
@@ -253,20 +249,16 @@ class Distant(PosixStorage):
 
 def test_many_writers_append_concurrently(tmp_path):
     """Each wins a number of its own, whichever it takes."""
-    versions, threads = [], []
     write(Distant(str(tmp_path)))
 
     def append(start):
-        versions.append(write(Distant(str(tmp_path)), start).version)
+        return write(Distant(str(tmp_path)), start).version
 
-    for start in range(16):
-        threads.append(threading.Thread(target=append, args=(start,)))
-        threads[-1].start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(16) as pool:
+        versions = [*pool.map(append, range(16))]
     assert sorted(versions) == list(range(2, 18))
     assert open_shuffle(tmp_path).num_rows == 17 * N
-    assert CommitLog(PosixStorage(str(tmp_path))).newest_version() == 17
+    assert log_of(tmp_path).newest_version() == 17
 
 
 class TestHierarchicalNamespace:
@@ -279,7 +271,7 @@ class TestHierarchicalNamespace:
         for start in range(count):
             write(storage, start)
         merge_shuffle(storage, by="map_output")
-        assert collect_garbage(storage, retention=NONE).num_files == 2 * count
+        assert collect(storage).num_files == 2 * count
         assert len(storage.list("map_outputs")) == count + 1, "their directories stay"
 
     @guarantee("few requests")
@@ -290,7 +282,7 @@ class TestHierarchicalNamespace:
             self.dead_jobs(storage, count)
             bucket = storage.root.split("/")[2]
             with gs.requests(bucket) as requests:
-                report = collect_garbage(storage, retention=NONE)
+                report = collect(storage)
             assert report.num_files == 0
             seen.append([one for one in requests if "prefix=a/map_outputs" in one.path])
         assert len(seen[0]) == len(seen[1]) == 1
@@ -300,8 +292,7 @@ class TestHierarchicalNamespace:
         storage = self.place(gs)
         for start in range(12):
             write(storage, start, "overwrite")
-        for _ in range(3):
-            collect_garbage(storage, retention=NONE)
+        collect(storage, 3)
         log = CommitLog(storage)
         view = log.view()
         assert segment_of(view.state.base) > 0
@@ -309,5 +300,5 @@ class TestHierarchicalNamespace:
         assert log.segments_before(view) == []
         bucket = storage.root.split("/")[2]
         with gs.requests(bucket) as requests:
-            assert collect_garbage(storage, retention=NONE).num_files == 0
+            assert collect(storage).num_files == 0
         assert not [one for one in requests if f"/{0:018d}/" in one.path]

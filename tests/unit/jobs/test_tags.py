@@ -3,12 +3,10 @@
 import contextlib
 import pickle
 import shutil
-from datetime import timedelta
 from itertools import count
 
 import pytest
 
-from arrow_format import collect_garbage
 from arrow_format.errors import (
     CorruptShuffleError,
     OptionError,
@@ -26,11 +24,14 @@ from arrow_format.read.shuffle import open_shuffle
 from arrow_format.storage.open import open_storage
 from arrow_format.streaming.consumption import release_shuffle
 from arrow_format.write.merge_policy import MergePolicy
-from tests.support.interrupted_storage import before_call, dies_after, instead_of_first_entry
+from tests.support.interrupted_storage import (
+    before_call,
+    before_first_entry,
+    dies_after,
+)
 from tests.support.small_log import small_segments
-from tests.support.small_shuffles import FAST, numbered, values, write_tasks
+from tests.support.small_shuffles import FAST, collect, numbered, values, write_tasks
 
-NOW = timedelta(0)
 CALLS = ("put_if_absent", "list", "read", "stat")
 
 
@@ -39,10 +40,6 @@ def path(path):
     for start in (0, 10, 20):
         write_tasks(path, [[numbered([0, 1], start)]], 5, mode="append")
     return path
-
-
-def collect(path):
-    return collect_garbage(path, retention=NOW)
 
 
 def tag_files(path):
@@ -150,8 +147,7 @@ def test_a_tag_keeps_its_version_when_the_result_is_released(path):
 def grow(path, count=8):
     for start in range(count):
         write_tasks(path, [[numbered([0], 100 + start)]], 5, mode="overwrite")
-    for _ in range(3):
-        collect(path)
+    collect(path, 3)
 
 
 @pytest.mark.parametrize("version", [1, 2, 3, 4])
@@ -176,7 +172,7 @@ def test_all_up_to_a_tag_stays_when_its_segment_is_removed(path, version):
         grow(path)
         assert values(path, "b") == expected
         untag_shuffle(path, "b")
-        report = collect_garbage(path, retention=NOW, dry_run=True)
+        report = collect(path, dry_run=True)
         assert any(file.path.endswith(f"{version:020d}.range") for file in report.files)
         grow(path)
         assert not segment.exists()
@@ -187,7 +183,7 @@ def test_all_up_to_a_tag_stays_when_its_segment_is_removed(path, version):
 
 def test_a_dry_run_names_the_tag(path):
     tag_shuffle(path, "b", 2)
-    report = collect_garbage(path, retention=NOW, dry_run=True)
+    report = collect(path, dry_run=True)
     said = "tag b: version 2; 'arrow-shuffle tag --remove' removes it"
     assert [str(hold) for hold in report.holds] == [said]
     assert f"  kept by   {said}" in str(report).splitlines()
@@ -209,7 +205,7 @@ def test_files_of_map_outputs_are_removed_though_two_tags_name_others_of_the_job
 
 def test_a_version_that_expires_while_it_is_tagged_is_refused(path):
     with (
-        instead_of_first_entry(lambda put, _: (collect(path), put())),
+        before_first_entry(lambda: collect(path)),
         pytest.raises(ShuffleNotFoundError, match="version 1 has expired"),
     ):
         tag_shuffle(path, "a", 1)
@@ -217,7 +213,7 @@ def test_a_version_that_expires_while_it_is_tagged_is_refused(path):
 
 
 def test_a_collection_before_the_entry_of_a_tag_leaves_what_it_needs(path):
-    with instead_of_first_entry(lambda put, _: (collect(path), put())):
+    with before_first_entry(lambda: collect(path)):
         tag_shuffle(path, "a", 3)
     write_tasks(path, [[numbered([0], 50)]], 5, mode="overwrite")
     collect(path)
@@ -232,13 +228,12 @@ def test_a_collection_at_any_moment_of_a_tag(path):
     for moment in count():
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(path, copy)
-        try:
-            with (
-                before_call(moment, lambda: collect(copy), CALLS),
-                contextlib.suppress(ShuffleNotFoundError),
-            ):
-                tag_shuffle(copy, "a", 1)
-        except IndexError:
+        with (
+            before_call(moment, lambda: collect(copy), CALLS) as came,
+            contextlib.suppress(ShuffleNotFoundError),
+        ):
+            tag_shuffle(copy, "a", 1)
+        if not came:
             break
         collect(copy)
         tags = list_tags(copy)

@@ -1,7 +1,5 @@
 """Writes that are repeated with the same transaction, as users repeat them."""
 
-from datetime import timedelta
-
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
@@ -9,19 +7,14 @@ import pytest
 from arrow_format import (
     CommitConflictError,
     OptionError,
-    WriteOptions,
-    collect_garbage,
     open_shuffle,
-    write_shuffle,
 )
 from arrow_format.jobs.write import append_shuffle
 from arrow_format.log.names import entry_path
 from arrow_format.model import Transaction
 from tests.support.guarantees import guarantee
 from tests.support.small_log import small_segments
-from tests.support.small_shuffles import files_below
-
-FAST = WriteOptions(sync=False)
+from tests.support.small_shuffles import FAST, collect, files_below, write_rows
 
 
 def table(start=0):
@@ -29,10 +22,8 @@ def table(start=0):
 
 
 def write(path, number, *, rows=None, mode="append", application="nightly", **how):
-    return write_shuffle(
-        table() if rows is None else rows, path, keys="k", num_subpartitions=2, mode=mode,
-        options=FAST, transaction=(application, number), **how,
-    )  # fmt: skip
+    rows = table() if rows is None else rows
+    return write_rows(path, rows, "k", n=2, mode=mode, transaction=(application, number), **how)
 
 
 def never():
@@ -89,14 +80,12 @@ def test_an_expected_version_is_not_asked_of_a_repetition(tmp_path):
 
 
 @guarantee("remembered transactions")
-def test_what_was_committed_is_known_when_its_entry_was_removed(tmp_path):
-    path = tmp_path / "s"
+def test_what_was_committed_is_known_when_its_entry_was_removed(path):
     with small_segments():
         for number in range(12):
             write(path, number, mode="overwrite")
             write(path, number, mode="overwrite", application="b")
-        for _ in range(2):
-            collect_garbage(path, retention=timedelta(0))
+        collect(path, 2)
         assert not (path / "commit_log" / f"{0:018d}").exists()
         there = files_below(path)
         for number in range(12):
@@ -122,8 +111,6 @@ def test_what_was_committed_is_known_when_its_entry_was_removed(tmp_path):
 )
 def test_what_is_no_transaction_is_refused(tmp_path, transaction, message):
     with pytest.raises(OptionError, match=message):
-        write_shuffle(
-            never(), tmp_path / "s", keys="k", num_subpartitions=2, transaction=transaction
-        )
+        write_rows(tmp_path / "s", never(), "k", transaction=transaction)
     assert Transaction.of(None) is None
     assert not (tmp_path / "s").exists()

@@ -16,8 +16,9 @@ from arrow_format import (
     WriteOptions,
     append_shuffle,
     open_shuffle,
-    write_shuffle,
 )
+from tests.support.own_partitioner import OwnPartitioner
+from tests.support.small_shuffles import write_rows
 
 TABLE = pa.table({
     "k": np.arange(200_000) % 1_013,
@@ -36,10 +37,15 @@ def files(tmp_path_factory):
     return path
 
 
+@pytest.fixture
+def dataset(files):
+    return ds.dataset(files, partitioning="hive")
+
+
 def write(source, path, threads=2, **more):
     options = WriteOptions(threads=threads, sort_buffer_bytes=4 << 20, sync=False)
-    where = {"keys": "k"} if "partitioner" not in more else {}
-    return write_shuffle(source, path, num_subpartitions=9, options=options, **where, **more)
+    keys = None if "partitioner" in more else "k"
+    return write_rows(path, source, keys, n=9, options=options, **more)
 
 
 def rows(path):
@@ -51,16 +57,15 @@ def in_order(table):
 
 
 @pytest.mark.parametrize("threads", THREADS)
-def test_all_rows_of_partitioned_files(files, tmp_path, threads):
+def test_all_rows_of_partitioned_files(dataset, tmp_path, threads):
     before = set(threading.enumerate())
-    receipt = write(ds.dataset(files, partitioning="hive"), tmp_path / "x", threads)
+    receipt = write(dataset, tmp_path / "x", threads)
     assert receipt.num_rows == 200_000
     assert in_order(rows(tmp_path / "x")).equals(in_order(TABLE))
     assert set(threading.enumerate()) == before
 
 
-def test_the_same_bytes_with_and_without_threads(files, tmp_path):
-    dataset = ds.dataset(files, partitioning="hive")
+def test_the_same_bytes_with_and_without_threads(dataset, tmp_path):
     contents = []
     for threads in (1, 2, 3):
         write(dataset, tmp_path / f"{threads}", threads)
@@ -69,17 +74,15 @@ def test_the_same_bytes_with_and_without_threads(files, tmp_path):
     assert contents[0] == contents[1] == contents[2]
 
 
-def test_the_filter_of_a_dataset_holds(files, tmp_path):
-    dataset = ds.dataset(files, partitioning="hive").filter(
-        (ds.field("day") == "2024-01-02") & (ds.field("k") < 5)
-    )
+def test_the_filter_of_a_dataset_holds(dataset, tmp_path):
+    dataset = dataset.filter((ds.field("day") == "2024-01-02") & (ds.field("k") < 5))
     write(dataset, tmp_path / "x")
     assert in_order(rows(tmp_path / "x")).equals(in_order(dataset.to_table()))
 
 
 @pytest.mark.parametrize("threads", THREADS)
-def test_columns_and_a_filter_are_chosen(files, tmp_path, threads):
-    dataset = ds.dataset(files, partitioning="hive").filter(ds.field("k") < 50)
+def test_columns_and_a_filter_are_chosen(dataset, tmp_path, threads):
+    dataset = dataset.filter(ds.field("k") < 50)
     wanted = (ds.field("day") == "2024-01-02") & (ds.field("k") != 7)
     write(dataset, tmp_path / "x", threads, columns=["s", "k"], filter=wanted)
     written = rows(tmp_path / "x")
@@ -91,8 +94,7 @@ def test_columns_and_a_filter_are_chosen(files, tmp_path, threads):
     assert set(rows(tmp_path / "x")["k"].to_pylist()) == set(range(50))
 
 
-def test_bounds_are_sampled_of_the_rows_of_the_filter(files, tmp_path):
-    dataset = ds.dataset(files, partitioning="hive")
+def test_bounds_are_sampled_of_the_rows_of_the_filter(dataset, tmp_path):
     partitioner = RangePartitioner(keys=["k"])
     wanted = (ds.field("day") == "2024-01-01") & (ds.field("k") >= 900)
     write(dataset, tmp_path / "x", partitioner=partitioner, columns=["k"], filter=wanted)
@@ -145,19 +147,16 @@ def test_types_are_those_that_spark_reads_or_those_of_the_files(tmp_path):
     assert open_shuffle(tmp_path / "plain").num_rows == 4
 
 
-def test_ranges_are_sampled_of_files(files, tmp_path):
-    dataset = ds.dataset(files, partitioning="hive")
+def test_ranges_are_sampled_of_files(dataset, tmp_path):
     write(dataset, tmp_path / "x", partitioner=RangePartitioner("k"))
     sizes = open_shuffle(tmp_path / "x").subpartition_rows.to_pylist()
     assert len(sizes) == 9
     assert max(sizes) < 1.3 * 200_000 / 9
 
 
-def test_a_dataset_is_appended(files, tmp_path):
+def test_a_dataset_is_appended(dataset, tmp_path):
     write(TABLE.slice(0, 10), tmp_path / "x")
-    assert (
-        append_shuffle(ds.dataset(files, partitioning="hive"), tmp_path / "x").num_rows == 200_000
-    )
+    assert append_shuffle(dataset, tmp_path / "x").num_rows == 200_000
     assert open_shuffle(tmp_path / "x").num_rows == 200_010
 
 
@@ -179,22 +178,11 @@ def test_a_damaged_file_leaves_nothing(tmp_path, threads):
 
 
 @pytest.mark.parametrize("threads", THREADS)
-def test_a_write_that_fails_ends_the_thread_that_reads_ahead(files, tmp_path, threads):
-    class Refusing:
-        def describe(self):
-            return {"kind": "refusing"}
-
-        def check(self, schema):
-            pass
-
-        def bind(self, schema, num_subpartitions, map_task):
-            return lambda batch: np.full(batch.num_rows, 99)
-
+def test_a_write_that_fails_ends_the_thread_that_reads_ahead(dataset, tmp_path, threads):
+    refusing = OwnPartitioner(lambda batch, n: np.full(batch.num_rows, 99))
     before = set(threading.enumerate())
     with pytest.raises(OptionError, match="to 99; expected one whole"):
-        write(
-            ds.dataset(files, partitioning="hive"), tmp_path / "x", threads, partitioner=Refusing()
-        )
+        write(dataset, tmp_path / "x", threads, partitioner=refusing)
     assert set(threading.enumerate()) == before
 
 

@@ -16,17 +16,15 @@ from arrow_format import (
     StorageError,
     append_shuffle,
     open_shuffle,
-    write_shuffle,
 )
 from arrow_format.arrays.batch_stream import BatchReader
-from tests.support.small_shuffles import FAST, files_below
+from tests.support.small_shuffles import FAST, files_below, write_rows
 
 TABLE = pa.table({"k": [3, 1, 2], "v": ["x", None, "a text of more than 12 bytes"]})
 
 
 def write(rows, path, **arguments):
-    arguments = {"keys": "k", "num_subpartitions": 2, "options": FAST} | arguments
-    return write_shuffle(rows, path, **arguments)
+    return write_rows(path, rows, **{"keys": "k", "n": 2, **arguments})
 
 
 @pytest.mark.parametrize(
@@ -59,7 +57,7 @@ def test_views_of_text_and_bytes(type_, values, form, tmp_path):
     table = pa.table({"k": pa.array(range(len(text)), pa.int64()), "v": text, "l": nested})
     if not values and form is pa.Table.to_batches:
         pytest.skip("no batches have no schema")
-    write(form(table), tmp_path / "s", num_subpartitions=1)
+    write(form(table), tmp_path / "s", n=1)
     found = open_shuffle(tmp_path / "s").read().read_all()
     assert found.to_pylist() == table.to_pylist()
 
@@ -172,7 +170,7 @@ def test_a_path_that_cannot_be_written_says_what_failed():
     ids=["sampled", "named", "of two levels", "numbered"],
 )
 def test_the_index_of_pandas_is_dropped_as_spark_and_polars_do(tmp_path, frame):
-    write_shuffle(frame, tmp_path / "s", keys="k", num_subpartitions=3, options=FAST)
+    write(frame, tmp_path / "s")
     append_shuffle(frame, tmp_path / "s", options=FAST)
     shuffle = open_shuffle(tmp_path / "s")
     assert shuffle.schema.names == ["k", "v"]
@@ -182,15 +180,15 @@ def test_the_index_of_pandas_is_dropped_as_spark_and_polars_do(tmp_path, frame):
 def test_the_index_of_pandas_is_written_if_asked_for(tmp_path):
     frame = pd.DataFrame({"k": [1, 2], "v": [3, 4]}).set_index("k")
     with pytest.raises(SchemaError, match="key column 'k' is not there") as raised:
-        write_shuffle(frame, tmp_path / "s", keys="k", num_subpartitions=3, options=FAST)
+        write(frame, tmp_path / "s")
     assert raised.value.__notes__ == [
         "the index of the frame (k) is not written; frame.reset_index() makes it a column"
     ]
-    write_shuffle(frame.reset_index(), tmp_path / "s", keys="k", num_subpartitions=3, options=FAST)
+    write(frame.reset_index(), tmp_path / "s")
     assert open_shuffle(tmp_path / "s").schema.names == ["k", "v"]
 
 
 def test_a_column_that_pandas_would_take_for_an_index_is_written_from_a_table(tmp_path):
     table = pa.Table.from_pandas(pd.DataFrame({"k": [1, 2]}, index=[5, 6]))
-    write_shuffle(table, tmp_path / "s", keys="k", num_subpartitions=3, options=FAST)
+    write(table, tmp_path / "s")
     assert open_shuffle(tmp_path / "s").schema.names == ["k", "__index_level_0__"]

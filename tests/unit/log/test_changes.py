@@ -1,12 +1,11 @@
 """What is new between two versions: each row once, however the versions are cut into spans."""
 
 import pickle
-from datetime import timedelta
 
 import pyarrow as pa
 import pytest
 
-from arrow_format import collect_garbage, merge_shuffle, open_shuffle, open_shuffle_changes
+from arrow_format import merge_shuffle, open_shuffle, open_shuffle_changes
 from arrow_format.errors import (
     CorruptShuffleError,
     OptionError,
@@ -16,28 +15,20 @@ from arrow_format.errors import (
 )
 from arrow_format.jobs.alter import alter_columns
 from arrow_format.log.changes import check_commit_id, commit_id_of, steps_after
-from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.snapshot import VersionSpan
 from arrow_format.options import WriteOptions
-from arrow_format.storage.open import ObjectNotFoundError, PosixStorage
+from arrow_format.storage.open import ObjectNotFoundError
 from tests.support.log_entries import fence
+from tests.support.logs import add, log_of
 from tests.support.recording_storage import RecordingStorage
 from tests.support.small_log import SEGMENT
-from tests.support.small_shuffles import FAST, numbered, write_tasks
+from tests.support.small_shuffles import FAST, collect, write_tasks
 
 N = 5
 
 
-def add(path, start, *, mode="append", n=N, batch=None):
-    return write_tasks(path, [[batch or numbered(range(n), start)]], n, mode=mode).version
-
-
 def new(path, start, end=None, **how):
     return open_shuffle_changes(path, start, end, **how).read().read_all()["v"].to_pylist()
-
-
-def log_of(path):
-    return CommitLog(PosixStorage(str(path)))
 
 
 def rows(*starts):
@@ -141,7 +132,7 @@ def test_a_version_that_is_not_there_yet(path):
 
 class TestExpiry:
     def test_what_has_expired_is_an_error_but_for_the_beginning(self, path):
-        collect_garbage(path, retention=timedelta(0))
+        collect(path)
         assert add(path, 70) == 8
         assert sorted(new(path, 0)) == rows(0, 10, 50, 60, 70)
         assert sorted(new(path, 5)) == rows(60, 70), "version 5 expired, but its rows are known"
@@ -157,7 +148,7 @@ class TestExpiry:
         fence(log_of(tmp_path), "lost")
         add(tmp_path, 10)
         pickled = pickle.dumps(open_shuffle_changes(tmp_path, 1))
-        collect_garbage(tmp_path, retention=timedelta(0))
+        collect(tmp_path)
         assert sorted(new(tmp_path, 1)) == rows(10)
         assert pickle.loads(pickled).num_rows == N
 
@@ -165,7 +156,7 @@ class TestExpiry:
         span = open_shuffle_changes(path, 1)
         pickled = pickle.dumps(span)
         add(path, 70, mode="overwrite")
-        collect_garbage(path, retention=timedelta(0))
+        collect(path)
         with pytest.raises(ShuffleNotFoundError, match="version 2 has expired"):
             span.read().read_all()
         with pytest.raises(ShuffleNotFoundError, match="version 2 has expired"):
@@ -179,7 +170,7 @@ class TestExpiry:
         """They were read with its entries, and are known when these have expired."""
         span = open_shuffle_changes(path, 1)
         add(path, 70)
-        collect_garbage(path, retention=timedelta(0))
+        collect(path)
         assert sum(span.subpartition_rows.to_pylist()) == 3 * N
 
 
@@ -190,7 +181,7 @@ def test_steps_say_what_each_version_adds(path):
     ]  # fmt: skip
     sizes = {one.version: one.num_bytes for one in steps_after(log, log.view(), 2)}
     assert sizes == {3: 0, 5: log.entry(5).num_bytes, 6: log.entry(6).num_bytes}
-    collect_garbage(path, retention=timedelta(0))
+    collect(path)
     add(path, 70)
     log = log_of(path)
     assert [(one.version, one.num_rows) for one in steps_after(log, log.view(), 0)] == [
@@ -204,7 +195,7 @@ def test_a_shuffle_made_anew_is_noticed(path, tmp_path_factory):
     log = log_of(path)
     ids = {version: commit_id_of(log, log.view(), version) for version in (1, 3, 6)}
     check_commit_id(log, log.view(), 6, ids[6])
-    collect_garbage(path, retention=timedelta(0))
+    collect(path)
     add(path, 70)
     log = log_of(path)
     assert commit_id_of(log, log.view(), 1) is None
@@ -321,7 +312,7 @@ def test_a_commit_whose_segment_is_gone_is_still_the_one_that_was_read(path, sma
     ids = {number: log.record(number).commit_id for number in (3, last)}
     for _ in range(4):
         add(path, 0, mode="overwrite")
-        collect_garbage(path, retention=timedelta(0))
+        collect(path)
     log = log_of(path)
     view = log.view()
     assert view.state.base > SEGMENT

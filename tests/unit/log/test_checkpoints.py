@@ -53,7 +53,7 @@ from tests.support.log_entries import commit, fence
 from tests.support.logs import log_of
 from tests.support.recording_storage import RecordingStorage
 from tests.support.small_log import small_segments
-from tests.support.small_shuffles import numbered, write_tasks
+from tests.support.small_shuffles import collect, numbered, write_tasks
 
 N = 5
 
@@ -441,7 +441,7 @@ def collect_garbage_of_no_files(path):
     """Collect, where the files of map outputs are nowhere."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("arrow_format.jobs.garbage.check_files", lambda *_: None)
-        collect_garbage(path, retention=timedelta(0))
+        collect(path)
 
 
 def test_a_checkpoint_that_comes_after_a_base_within_it_is_not_used(tmp_path, monkeypatch):

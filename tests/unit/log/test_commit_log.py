@@ -3,7 +3,6 @@
 import contextlib
 import threading
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -433,46 +432,6 @@ class TestRemovedSegments:
         assert log.removed(1) is None
 
 
-class AnswersLate(PosixStorage):
-    """Carries a put of an entry out only when the writer has given up."""
-
-    puts_may_come_late = True
-
-    def __init__(self, root, is_down):
-        super().__init__(root)
-        self.is_down = is_down
-        self.waiting = []
-
-    def put_if_absent(self, path, data, *, sync):
-        if path.endswith(".entry") and (self.is_down or not self.waiting):
-            if not self.waiting:
-                self.waiting.append((path, data))
-            msg = "no answer"
-            raise StorageError(msg)
-        super().put_if_absent(path, data, sync=sync)
-
-
-@guarantee("unanswered put")
-@pytest.mark.parametrize("is_down", [False, True])
-def test_a_put_that_is_carried_out_late_leaves_no_version_without_files(tmp_path, is_down):
-    path = str(tmp_path / "s")
-    table = pa.table({"k": [1, 2, 3]})
-    write = partial(write_shuffle, table, keys="k", num_subpartitions=2, mode="append")
-    write(path)
-    late = AnswersLate(path, is_down)
-    with pytest.raises(UnsettledCommitError if is_down else StorageError):
-        write(late)
-    ((name, data),) = late.waiting
-    if is_down:
-        PosixStorage(path).put_if_absent(name, data, sync=False)
-    else:
-        with pytest.raises(ObjectExistsError):
-            PosixStorage(path).put_if_absent(name, data, sync=False)
-    assert open_shuffle(path).read().read_all().num_rows == (6 if is_down else 3)
-    write(path)
-    assert open_shuffle(path).read().read_all().num_rows == (9 if is_down else 6)
-
-
 class RefusesEntries(PosixStorage):
     """A store where credentials end at the commit: it refuses that, and all that comes after."""
 
@@ -495,8 +454,7 @@ class RefusesEntries(PosixStorage):
 
 @guarantee("refused commit")
 @pytest.mark.parametrize("what", ["append", "merge", "rollback"])
-def test_a_commit_that_is_refused_says_that_nothing_was_committed(tmp_path, what):
-    path = str(tmp_path / "s")
+def test_a_commit_that_is_refused_says_that_nothing_was_committed(path, what):
     append_row(path)
     append_row(path)
     commit = {
@@ -512,23 +470,6 @@ def test_a_commit_that_is_refused_says_that_nothing_was_committed(tmp_path, what
     assert open_shuffle(path).version == 2
 
 
-class Interrupted(AnswersLate):
-    """A store whose user gives up waiting for the first answers."""
-
-    def __init__(self, root, is_down, interrupts=1):
-        super().__init__(root, is_down)
-        self.interrupts = interrupts
-
-    def put_if_absent(self, path, data, *, sync):
-        try:
-            super().put_if_absent(path, data, sync=sync)
-        except StorageError as error:
-            if self.interrupts == 0:
-                raise
-            self.interrupts -= 1
-            raise KeyboardInterrupt from error
-
-
 def append_row(place):
     rows = pa.table({"k": [1]})
     write_shuffle(rows, place, keys="k", num_subpartitions=2, mode="append")
@@ -536,70 +477,6 @@ def append_row(place):
 
 def merge(place):
     merge_shuffle(place, policy=MergePolicy(rewrite="always"), by="map_output")
-
-
-@guarantee("unanswered put")
-@pytest.mark.parametrize("commit", [append_row, merge])
-@pytest.mark.parametrize(
-    ("is_down", "interrupts"), [(False, 1), (True, 1), (True, 2)], ids=["up", "down", "twice"]
-)
-def test_what_is_interrupted_removes_nothing_that_its_put_may_still_publish(
-    tmp_path, commit, is_down, interrupts
-):
-    path = str(tmp_path / "s")
-    append_row(path)
-    append_row(path)
-    num_files = len(list((tmp_path / "s" / "map_outputs").rglob("*.data")))
-    late = Interrupted(path, is_down, interrupts)
-    with pytest.raises(KeyboardInterrupt) as interrupt:
-        commit(late)
-    notes = "".join(getattr(interrupt.value, "__notes__", []))
-    assert ("it is not known whether" in notes) == (is_down and interrupts == 1)
-    assert open_shuffle(path).read().read_all().num_rows == 2
-    files = list((tmp_path / "s" / "map_outputs").rglob("*.data"))
-    assert len(files) == num_files + is_down
-
-    ((name, data),) = late.waiting
-    if is_down:
-        PosixStorage(path).put_if_absent(name, data, sync=False)
-    else:
-        with pytest.raises(ObjectExistsError):
-            PosixStorage(path).put_if_absent(name, data, sync=False)
-    num_rows = 3 if is_down and commit is append_row else 2
-    assert open_shuffle(path).verify().num_rows == num_rows
-    append_row(path)
-    merge(path)
-    assert open_shuffle(path).verify().num_rows == num_rows + 1
-
-
-class LosesTheEntry(PosixStorage):
-    """A store that carries out the put of an entry, whose answer is lost or not waited for."""
-
-    def __init__(self, root, error):
-        super().__init__(root)
-        self.error = error
-
-    def put_if_absent(self, path, data, *, sync):
-        super().put_if_absent(path, data, sync=sync)
-        if path.endswith(".entry") and self.error is not None:
-            error, self.error = self.error, None
-            raise error
-
-
-@guarantee("unanswered put")
-@pytest.mark.parametrize("commit", [append_row, merge])
-@pytest.mark.parametrize("error", [StorageError("the answer is lost"), KeyboardInterrupt()])
-def test_a_commit_that_ended_with_an_error_says_that_it_is_there(tmp_path, commit, error):
-    path = str(tmp_path / "s")
-    append_row(path)
-    append_row(path)
-    with pytest.raises(type(error)) as raised:
-        commit(LosesTheEntry(path, error))
-    said = f"{raised.value} {getattr(raised.value, '__notes__', '')}"
-    assert "committed as version 3" in said
-    assert "Do not write the rows again" in said
-    assert open_shuffle(path).version == 3
-    assert open_shuffle(path).verify().num_rows == (3 if commit is append_row else 2)
 
 
 class DoesNotSay(PosixStorage):

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from arrow_format import collect_garbage
 from arrow_format.errors import CommitConflictError, OptionError, ShuffleError
 from arrow_format.jobs.alter import drop_columns
 from arrow_format.jobs.commit import commit_job
@@ -18,14 +17,14 @@ from arrow_format.jobs.replacement import Replacement, replace_outputs
 from arrow_format.jobs.rollback import rollback_shuffle
 from arrow_format.jobs.tags import tag_shuffle
 from arrow_format.jobs.target import open_target
-from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.conflicts import BROKEN_BY, NEEDS, Need
 from arrow_format.read.shuffle import open_shuffle
 from arrow_format.storage.open import open_storage
 from arrow_format.streaming.consumption import release_shuffle
 from arrow_format.write.merge_policy import MergePolicy
-from tests.support.interrupted_storage import instead_of_first_entry
-from tests.support.small_shuffles import FAST, begin, numbered, run, values, write_tasks
+from tests.support.interrupted_storage import before_first_entry
+from tests.support.logs import log_of
+from tests.support.small_shuffles import FAST, begin, collect, numbered, run, values, write_tasks
 
 ROOT = Path(__file__).parents[3]
 ALL = MergePolicy(rewrite="always")
@@ -90,7 +89,7 @@ DO = {
 
 def while_under_way(path, operation, meanwhile, **how):
     """Do one thing, and another in the moment before its first entry would be put."""
-    with instead_of_first_entry(lambda put, _: (DO[meanwhile](path), put())):
+    with before_first_entry(lambda: DO[meanwhile](path)):
         DO[operation](path, **how)
 
 
@@ -98,7 +97,7 @@ def while_under_way(path, operation, meanwhile, **how):
 @pytest.mark.parametrize("operation", NEEDS)
 def test_an_operation_is_rebased_over_all_that_leaves_what_it_needs(path, operation, meanwhile):
     breaks = {need for need in NEEDS[operation] if meanwhile in BROKEN_BY[need]} - {Need.EXPECTED}
-    log = CommitLog(open_storage(path))
+    log = log_of(path)
     if not breaks:
         while_under_way(path, operation, meanwhile)
         return
@@ -137,7 +136,7 @@ def test_an_expected_version_is_checked_when_the_job_begins(path, operation, mon
 def test_an_expected_version_that_has_expired_is_refused(path):
     write(path, "append")
     merge_shuffle(path, policy=ALL, options=FAST, by="map_output")
-    collect_garbage(path, retention=timedelta(0))
+    collect(path)
     with pytest.raises(CommitConflictError, match="version 5 has expired, the oldest is 6"):
         write(path, "append", expected=5)
     write(path, "append", expected=6)
@@ -173,7 +172,7 @@ def test_a_merge_of_what_was_rolled_back_to_is_a_conflict(path):
     # The same map outputs, in another place of reading order.
     with (
         pytest.raises(CommitConflictError, match="rolled back"),
-        instead_of_first_entry(lambda put, _: (rollback_shuffle(path, NEWEST), put())),
+        before_first_entry(lambda: rollback_shuffle(path, NEWEST)),
     ):
         merge_shuffle(path, policy=ALL, options=FAST, by="map_output")
     assert values(path) == values(path, NEWEST)

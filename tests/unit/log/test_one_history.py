@@ -12,11 +12,8 @@ from arrow_format.errors import CorruptShuffleError
 from arrow_format.log.names import CHECKPOINT_INTERVAL, entry_path
 from arrow_format.storage.open import PosixStorage
 from tests.support.guarantees import guarantee
-from tests.support.small_shuffles import N, numbered, write_tasks
-
-
-def write(path, start, mode="append"):
-    return write_tasks(path, [[numbered(range(N), start)]], N, mode=mode)
+from tests.support.logs import add
+from tests.support.small_shuffles import N
 
 
 @pytest.fixture
@@ -24,11 +21,11 @@ def two_histories(tmp_path):
     """A shuffle, and a copy of its first two versions, which went on by itself."""
     one, other = tmp_path / "one", tmp_path / "other"
     for number in range(2):
-        write(one, number * N)
+        add(one, number * N)
     shutil.copytree(one, other)
     for number in range(2, 5):
-        write(one, number * N)
-        write(other, 100 + number * N)
+        add(one, number * N)
+        add(other, 100 + number * N)
     return one, other
 
 
@@ -61,10 +58,10 @@ def test_an_append_asks_the_log_as_much_however_long_it_is(tmp_path, monkeypatch
 
         monkeypatch.setattr(PosixStorage, name, counting)
 
-    write(tmp_path, 0)
+    add(tmp_path, 0)
     for name in ("list", "read", "put_if_absent", "stat", "delete"):
         counted(name)
     for number in range(1, CHECKPOINT_INTERVAL - 1):  # the entry of that number puts a checkpoint
         asked.clear()
-        write(tmp_path, number * N)
+        add(tmp_path, number * N)
         assert +asked == Counter(list=2, read=2, stat=1, put_if_absent=1)

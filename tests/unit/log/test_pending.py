@@ -1,12 +1,9 @@
 """Pending map outputs: durable, unseen until they are flushed, the latest row of each key, once."""
 
-import subprocess
-import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
-import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -14,12 +11,10 @@ from hypothesis import strategies as st
 
 from arrow_format import (
     FlushOptions,
-    collect_garbage,
     flush_pending,
     open_shuffle,
     open_shuffle_changes,
     release_shuffle,
-    write_shuffle,
 )
 from arrow_format.errors import (
     OptionError,
@@ -30,14 +25,10 @@ from arrow_format.errors import (
     ShuffleOverwrittenError,
 )
 from arrow_format.jobs.commit import commit_job
-from arrow_format.jobs.job import begin_job, run_map_task
-from arrow_format.jobs.target import open_target
-from arrow_format.keys.partitioner import HashPartitioner, RoundRobinPartitioner
-from arrow_format.log.commit_log import CommitLog
+from arrow_format.keys.partitioner import RoundRobinPartitioner
 from arrow_format.log.entry import check_entry, decode_entry, encode_entry
 from arrow_format.log.pending import pending_outputs
 from arrow_format.options import WriteOptions
-from arrow_format.process_identity import ProcessIdentity
 from arrow_format.storage.open import open_storage
 from arrow_format.streaming import flush_pending as pending_flush
 from arrow_format.streaming.flush_pending import flush_if_due, flush_if_last, is_flush_due
@@ -45,13 +36,12 @@ from arrow_shuffle import consume
 from connector.cli import main as cli
 from tests.support.exhaustive import examples
 from tests.support.guarantees import guarantee
-from tests.support.logs import PENDING_SCHEMA as SCHEMA
-from tests.support.logs import put, start_job
+from tests.support.interrupted_storage import before_first_entry
+from tests.support.logs import log_of, put, start_job
 from tests.support.recording_storage import RecordingStorage
-from tests.support.small_shuffles import files_below
+from tests.support.small_shuffles import collect, files_below, write_rows
 
 N = 4
-NONE = timedelta(0)
 MEMORY_ONLY = {
     "max_interval": timedelta(days=1),
     "memory_buffer_only": True,
@@ -68,7 +58,7 @@ def read(path, version=None):
 
 
 def pending(path):
-    log = CommitLog(open_storage(path))
+    log = log_of(path)
     return pending_outputs(log, log.view())
 
 
@@ -76,8 +66,7 @@ def flush(path, **arguments):
     return flush_pending(path, options=WriteOptions(sync=False), **arguments)
 
 
-def test_what_is_pending_is_seen_by_nobody_until_it_is_flushed(tmp_path):
-    path = tmp_path / "s"
+def test_what_is_pending_is_seen_by_nobody_until_it_is_flushed(path):
     put(path, [(1, 1), (2, 1)])
     with pytest.raises(ShuffleNotFoundError):
         open_shuffle(path)
@@ -90,8 +79,7 @@ def test_what_is_pending_is_seen_by_nobody_until_it_is_flushed(tmp_path):
         open_shuffle(path, 2)
 
 
-def test_each_flush_adds_the_latest_row_of_each_key_since_the_last(tmp_path):
-    path = tmp_path / "s"
+def test_each_flush_adds_the_latest_row_of_each_key_since_the_last(path):
     for value in range(5):
         put(path, [(1, value)])
     flush(path)
@@ -102,8 +90,7 @@ def test_each_flush_adds_the_latest_row_of_each_key_since_the_last(tmp_path):
     assert open_shuffle(path).verify().num_rows == 3
 
 
-def test_a_result_that_begins_anew_each_time_takes_the_place_of_what_is_there(tmp_path):
-    path = tmp_path / "s"
+def test_a_result_that_begins_anew_each_time_takes_the_place_of_what_is_there(path):
     put(path, [(1, 1), (9, 1)], mode="overwrite")
     flush(path)
     put(path, [(1, 2), (2, 2)], mode="overwrite")
@@ -125,8 +112,7 @@ def test_a_flush_that_overwrites_hides_nothing_from_who_reads_all_there_was(tmp_
     assert sorted(changes["k"].to_pylist()) == [1, 2, 3]
 
 
-def test_a_batch_is_pending_once_whoever_commits_it_again(tmp_path):
-    path = tmp_path / "s"
+def test_a_batch_is_pending_once_whoever_commits_it_again(path):
     first = put(path, [(1, 1)], batch=0)
     again = put(path, [(1, 5)], batch=0)
     assert (first.version, again.version) == (1, 1)
@@ -136,8 +122,7 @@ def test_a_batch_is_pending_once_whoever_commits_it_again(tmp_path):
     assert flush(path) is None
 
 
-def test_other_versions_may_come_in_between(tmp_path):
-    path = tmp_path / "s"
+def test_other_versions_may_come_in_between(path):
     put(path, [(1, 1)])
     put(path, [(5, 5)], pending=False)
     put(path, [(1, 2)])
@@ -147,21 +132,19 @@ def test_other_versions_may_come_in_between(tmp_path):
 
 
 @guarantee("flush on Spark")
-def test_what_is_pending_goes_with_the_result_that_is_released(tmp_path):
-    path = tmp_path / "s"
+def test_what_is_pending_goes_with_the_result_that_is_released(path):
     put(path, [(5, 5)], pending=False)
     put(path, [(1, 1)])
     release_shuffle(path)
     assert flush(path) is None
-    collect_garbage(path, retention=NONE)
+    collect(path)
     assert not [one for one in files_below(path) if one.endswith(".data")]
     put(path, [(1, 2)])
     flush(path)
     assert rows(path) == [(1, 2)]
 
 
-def test_what_is_pending_is_released_where_there_is_no_version_too(tmp_path):
-    path = tmp_path / "s"
+def test_what_is_pending_is_released_where_there_is_no_version_too(path):
     assert not release_shuffle(path)
     put(path, [(1, 1)])
     assert release_shuffle(path)
@@ -178,8 +161,7 @@ def test_what_is_pending_is_released_where_there_is_no_version_too(tmp_path):
         assert consumption.shuffle.num_rows == 1
 
 
-def test_it_is_flushed_for_a_query_whose_last_batch_is_pending_and_for_no_other(tmp_path):
-    path = tmp_path / "s"
+def test_it_is_flushed_for_a_query_whose_last_batch_is_pending_and_for_no_other(path):
     storage, options = open_storage(path), WriteOptions(sync=False)
     flush_if_last(storage, "query", FlushOptions(), options)
     put(path, [(1, 1)], batch=0)
@@ -194,52 +176,35 @@ def test_it_is_flushed_for_a_query_whose_last_batch_is_pending_and_for_no_other(
     assert pending(path).numbers == (5,)
     put(path, [(9, 9)], pending=False, mode="overwrite")
     flush(path)
-    collect_garbage(path, retention=NONE)
+    collect(path)
     flush_if_last(storage, "query", FlushOptions(), options)
     assert rows(path) == [(1, 4), (9, 9)]
 
 
 @guarantee("pending files")
-def test_what_comes_while_it_is_flushed_waits_for_the_next_flush(tmp_path, monkeypatch):
-    path = tmp_path / "s"
+def test_what_comes_while_it_is_flushed_waits_for_the_next_flush(path):
     put(path, [(1, 1)])
-    storage = open_storage(path)
-    original = type(storage).put_if_absent
-    came = []
-
-    def put_if_absent(self, name, data, *, sync):
-        if name.endswith(".entry") and not came:
-            came.append(True)
-            put(path, [(1, 2)])
-        original(self, name, data, sync=sync)
-
-    monkeypatch.setattr(type(storage), "put_if_absent", put_if_absent)
-    flush(path)
-    monkeypatch.undo()
+    with before_first_entry(lambda: put(path, [(1, 2)])):
+        flush(path)
     assert rows(path) == [(1, 1)]
     assert pending(path).numbers == (2,)
-    collect_garbage(path, retention=NONE)
+    collect(path)
     flush(path)
     assert rows(path) == [(1, 1), (1, 2)]
 
 
 @guarantee("pending batches")
-def test_of_several_that_flush_at_once_one_wins(tmp_path):
-    path = tmp_path / "s"
+def test_of_several_that_flush_at_once_one_wins(path):
     for value in range(3):
         put(path, [(key, value) for key in range(20)])
-    threads = [threading.Thread(target=flush, args=(path,)) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        assert len([*pool.map(flush, [path] * 4)]) == 4
     assert rows(path) == [(key, 2) for key in range(20)]
-    collect_garbage(path, retention=NONE)
+    collect(path)
     assert len([one for one in files_below(path) if one.endswith(".data")]) == 1
 
 
-def test_a_flush_whose_files_went_under_it_gives_the_version_of_the_other(tmp_path):
-    path = tmp_path / "s"
+def test_a_flush_whose_files_went_under_it_gives_the_version_of_the_other(path):
     for value in range(2):
         put(path, [(1, value)])
     slow = RecordingStorage(str(path))
@@ -247,7 +212,7 @@ def test_a_flush_whose_files_went_under_it_gives_the_version_of_the_other(tmp_pa
     def be_faster(_):
         slow.before = lambda _: None
         flush(path)
-        collect_garbage(path, retention=NONE)
+        collect(path)
 
     slow.before = be_faster
     assert flush(slow).version == 3
@@ -255,40 +220,35 @@ def test_a_flush_whose_files_went_under_it_gives_the_version_of_the_other(tmp_pa
 
 
 @guarantee("pending files")
-def test_gc_keeps_what_is_pending_and_removes_what_was_flushed(tmp_path):
-    path = tmp_path / "s"
+def test_gc_keeps_what_is_pending_and_removes_what_was_flushed(path):
     put(path, [(8, 8)], pending=False)
     put(path, [(9, 9)], pending=False)
     put(path, [(1, 1)])
     put(path, [(7, 7)], pending=False)
     put(path, [(1, 2)])
-    for _ in range(2):
-        collect_garbage(path, retention=NONE)
+    collect(path, 2)
     assert rows(path) == [(7, 7), (8, 8), (9, 9)]
     flush(path)
     before = rows(path)
     assert before == [(1, 2), (7, 7), (8, 8), (9, 9)]
-    for _ in range(2):
-        collect_garbage(path, retention=NONE)
+    collect(path, 2)
     assert rows(path) == before
     assert len([one for one in files_below(path) if one.endswith(".data")]) == 4
-    assert CommitLog(open_storage(path)).view().oldest == 7, "the flush, after a collection"
+    assert log_of(path).view().oldest == 7, "the flush, after a collection"
 
 
-def test_a_batch_is_known_when_its_number_has_expired(tmp_path):
-    path = tmp_path / "s"
+def test_a_batch_is_known_when_its_number_has_expired(path):
     put(path, [(1, 1)], batch=4)
     flush(path)
     put(path, [(2, 2)], pending=False)
-    collect_garbage(path, retention=NONE)
+    collect(path)
     again = put(path, [(1, 9)], batch=4)
     assert (again.is_repetition, again.version, again.num_rows) == (True, 1, 1)
     assert rows(path) == [(1, 1), (2, 2)]
 
 
 @guarantee("refused batch")
-def test_what_does_not_fit_what_is_pending_is_refused(tmp_path):
-    path = tmp_path / "s"
+def test_what_does_not_fit_what_is_pending_is_refused(path):
     put(path, [(1, 1)])
     other = pa.schema([("k", pa.int64()), ("v", pa.string())])
     with pytest.raises(
@@ -301,8 +261,7 @@ def test_what_does_not_fit_what_is_pending_is_refused(tmp_path):
 def test_a_first_version_that_what_is_pending_could_not_follow_is_refused(tmp_path):
     def write(column, kind=None):
         options = WriteOptions(sync=False, result_type=kind)
-        table = pa.table({"k": [2], "v": column})
-        write_shuffle(table, path, num_subpartitions=N, keys="k", options=options)
+        write_rows(path, pa.table({"k": [2], "v": column}), "k", n=N, options=options)
 
     path = tmp_path / "s"
     put(path, [(1, 1)], result_type="PIPELINED")
@@ -317,8 +276,7 @@ def test_a_first_version_that_what_is_pending_could_not_follow_is_refused(tmp_pa
     assert rows(path) == [(1, 1), (2, 2)]
 
 
-def test_a_first_version_asks_again_at_its_commit_what_is_pending_by_then(tmp_path):
-    path = tmp_path / "s"
+def test_a_first_version_asks_again_at_its_commit_what_is_pending_by_then(path):
     job, statuses = start_job(path)
     put(path, [(1, 1)])
     with pytest.raises(SchemaError, match=r"another schema: .*wait to be flushed"):
@@ -327,23 +285,16 @@ def test_a_first_version_asks_again_at_its_commit_what_is_pending_by_then(tmp_pa
     assert rows(path) == [(1, 1)]
 
 
-def test_what_is_pending_is_of_one_type_before_there_is_a_version(tmp_path):
-    path = tmp_path / "s"
+def test_what_is_pending_is_of_one_type_before_there_is_a_version(path):
     put(path, [(1, 1)], result_type="PIPELINED")
     put(path, [(2, 2)])
     flush(path)
     assert open_shuffle(path).result.type.name == "PIPELINED"
 
 
-def test_an_overwrite_that_what_is_pending_could_not_follow_waits_for_its_flush(tmp_path):
-    path = tmp_path / "s"
-    table = pa.table({"k": [2], "v": [2]})
-
+def test_an_overwrite_that_what_is_pending_could_not_follow_waits_for_its_flush(path):
     def overwrite():
-        options = WriteOptions(sync=False)
-        write_shuffle(
-            table, path, num_subpartitions=N + 1, keys="k", mode="overwrite", options=options
-        )
+        write_rows(path, pa.table({"k": [2], "v": [2]}), "k", n=N + 1, mode="overwrite")
 
     put(path, [(0, 0)], pending=False)
     put(path, [(1, 1)])
@@ -355,8 +306,7 @@ def test_an_overwrite_that_what_is_pending_could_not_follow_waits_for_its_flush(
     assert rows(path) == [(2, 2)]
 
 
-def test_a_flush_that_a_release_overtakes_says_so(tmp_path, monkeypatch):
-    path = tmp_path / "s"
+def test_a_flush_that_a_release_overtakes_says_so(path, monkeypatch):
     put(path, [(1, 1)])
     run = pending_flush.run_map_task
 
@@ -371,17 +321,11 @@ def test_a_flush_that_a_release_overtakes_says_so(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["BLOCKING", "PIPELINED"])
-def test_what_a_dead_application_has_pending_goes_if_it_is_its_own(tmp_path, kind):
-    program = (
-        "import msgspec; from arrow_format.process_identity import this_process; "
-        "print(msgspec.json.encode(this_process()).decode())"
-    )
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout
-    dead = msgspec.json.decode(told, type=ProcessIdentity)
+def test_what_a_dead_application_has_pending_goes_if_it_is_its_own(tmp_path, dead, kind):
     put(tmp_path / "s", [(1, 1)], result_type=kind, owner=dead)
     put(tmp_path / "mine", [(1, 1)], result_type=kind)
     for name in ("s", "mine"):
-        collect_garbage(tmp_path / name, retention=NONE)
+        collect(tmp_path / name)
     assert pending(tmp_path / "mine").numbers == (1,)
     assert pending(tmp_path / "s").numbers == (() if kind == "BLOCKING" else (1,))
 
@@ -392,8 +336,7 @@ def test_rows_that_have_no_place_by_key_cannot_be_flushed(tmp_path):
         flush(tmp_path / "s")
 
 
-def test_a_flush_that_fails_leaves_what_is_pending(tmp_path):
-    path = tmp_path / "s"
+def test_a_flush_that_fails_leaves_what_is_pending(path):
     put(path, [(1, 1)])
     (data,) = path.glob("map_outputs/*/*.data")
     content = data.read_bytes()
@@ -408,16 +351,14 @@ def test_a_flush_that_fails_leaves_what_is_pending(tmp_path):
     assert rows(path) == [(1, 1)]
 
 
-def test_memory_is_bounded_by_passes_over_the_keys(tmp_path):
-    path = tmp_path / "s"
+def test_memory_is_bounded_by_passes_over_the_keys(path):
     for value in range(3):
         put(path, [(key, value) for key in range(20_000)])
     flush(path, max_bytes=1 << 17)
     assert rows(path) == [(key, 2) for key in range(20_000)]
 
 
-def test_pending_stands_in_the_log_and_every_flip_is_noticed(tmp_path):
-    path = tmp_path / "s"
+def test_pending_stands_in_the_log_and_every_flip_is_noticed(path):
     put(path, [(1, 1)], batch=3)
     data = (path / "commit_log" / f"{0:018d}" / f"{1:020d}.entry").read_bytes()
     entry = decode_entry(data)
@@ -459,9 +400,8 @@ def test_when_a_flush_is_due(since_ms, raw_bytes, flush_options, now_ms, expecte
     ],
 )
 def test_the_interval_begins_with_the_last_flush_or_the_first_commit(
-    tmp_path, monkeypatch, flushed, first, now, memory_only, expected
+    path, monkeypatch, flushed, first, now, memory_only, expected
 ):
-    path = tmp_path / "s"
     for when, rows_then in ((flushed, [(1, 1)]), (first, [(key, 1) for key in range(5000)])):
         if when is not None:
             monkeypatch.setattr(time, "time_ns", lambda when=when: int(when * 1e9))
@@ -494,7 +434,7 @@ STEPS = st.lists(
 
 def checkpoint(path, place):
     """Let a checkpoint stand for the log up to one of its numbers."""
-    log = CommitLog(open_storage(path))
+    log = log_of(path)
     view = log.view()
     log.put_checkpoint(view.last, view.oldest + place % (view.newest - view.oldest + 1))
 
@@ -526,7 +466,7 @@ def test_any_sequence_gives_what_a_plain_model_gives(tmp_path_factory, steps):
         elif what == "checkpoint" and path.exists():
             checkpoint(path, given_rows)
         elif path.exists():
-            collect_garbage(path, retention=NONE)
+            collect(path)
         assert [entry.num_rows for entry in pending(path).counting] == list(map(len, waiting))
         if versions is None:
             with pytest.raises(ShuffleNotFoundError):
@@ -547,23 +487,12 @@ def test_the_command_flushes_and_names_a_path_that_is_none(tmp_path, capsys):
     assert not (tmp_path / "typo").exists()
 
 
-def test_a_blocking_result_is_not_released_while_anything_is_pending(tmp_path):
-    path = tmp_path / "s"
+def test_a_blocking_result_is_not_released_while_anything_is_pending(path):
     for is_pending in (False, True):
-        job = begin_job(
-            path,
-            SCHEMA,
-            num_subpartitions=N,
-            partitioner=HashPartitioner("k"),
-            options=WriteOptions(sync=False, result_type="BLOCKING"),
-        )
-        open_target(job, "append")
-        rows = pa.record_batch([[int(is_pending)], [5]], schema=SCHEMA)
-        statuses = [run_map_task(job, 0, 0, [rows])]
-        commit_job(job, statuses, mode="append", pending=is_pending)
+        put(path, [(int(is_pending), 5)], pending=is_pending, result_type="BLOCKING")
     with consume(path, consumer="a") as consumption:
         assert consumption.shuffle.num_rows == 1
-    collect_garbage(path, retention=NONE)
+    collect(path)
     flush(path)
     with consume(path, consumer="a") as consumption:
         assert consumption.shuffle.num_rows == 2

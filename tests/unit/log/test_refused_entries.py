@@ -2,13 +2,13 @@
 
 import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from arrow_format import OptionError, WriteOptions, collect_garbage, open_shuffle, write_shuffle
+from arrow_format import OptionError, WriteOptions, collect_garbage, open_shuffle
 from arrow_format.errors import ShuffleError
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import run_map_task
@@ -18,20 +18,16 @@ from arrow_format.options import ResultPartitionType
 from arrow_format.storage.open import PosixStorage
 from tests.support.consumers import ConsumerRegistry
 from tests.support.guarantees import guarantee
-from tests.support.small_shuffles import SCHEMA, N, begin, numbered, run, values, write_tasks
-
-TABLE = pa.table({"k": [1, 2, 3]})
-
-
-@dataclass(frozen=True, repr=False)
-class Described(ColumnPartitioner):
-    """A partitioner of a user, with a description of its own."""
-
-    column: str = "p"
-    description: object = None
-
-    def describe(self):
-        return self.description
+from tests.support.own_partitioner import OwnPartitioner
+from tests.support.small_shuffles import (
+    N,
+    begin,
+    numbered,
+    run,
+    values,
+    write_rows,
+    write_tasks,
+)
 
 
 class DescribedLater(ColumnPartitioner):
@@ -83,15 +79,9 @@ def path(tmp_path):
 @guarantee("readable log")
 @pytest.mark.parametrize("description", DESCRIPTIONS, ids=range(len(DESCRIPTIONS)))
 def test_a_description_that_no_reader_takes(path, description):
-    partitioner = Described(description=description)
+    partitioner = OwnPartitioner(lambda batch, n: batch["p"].to_numpy(), description)
     with pytest.raises(OptionError, match=r"partitioner .*describe\(\) must return"):
-        write_shuffle(
-            pa.table([numbered([0])[name] for name in SCHEMA.names], schema=SCHEMA),
-            path,
-            num_subpartitions=N,
-            partitioner=partitioner,
-            mode="overwrite",
-        )
+        write_rows(path, [numbered([0])], partitioner=partitioner, mode="overwrite")
     assert is_usable(path)
 
 
@@ -188,7 +178,7 @@ def test_bounds_of_numpy_are_numbers(tmp_path):
         max_unconsumed_versions=np.int64(4),
         max_unconsumed_bytes=np.int64(1 << 30),
     )
-    write_shuffle(TABLE, tmp_path / "s", num_subpartitions=2, keys="k", options=options)
+    write_rows(tmp_path / "s", pa.table({"k": [1, 2, 3]}), "k", options=options)
     assert open_shuffle(tmp_path / "s").result.max_unconsumed_versions == 4
 
 

@@ -1,16 +1,13 @@
 """A file in the place of the list of a removed segment that is none, or another log's."""
 
-from datetime import timedelta
-
 import pytest
 
-from arrow_format import collect_garbage
 from arrow_format.errors import CorruptShuffleError, ShuffleError
 from arrow_format.jobs.tags import tag_shuffle, untag_shuffle
 from arrow_format.log.job_ends import encode_removed
 from arrow_format.log.names import expired_path
 from arrow_format.read.shuffle import open_shuffle
-from tests.support.small_shuffles import numbered, values, write_tasks
+from tests.support.small_shuffles import collect, numbered, values, write_tasks
 
 
 @pytest.fixture
@@ -33,7 +30,7 @@ def test_the_file_is_named_and_not_the_log_blamed(path, what):
     file = put(path, what)
     for act in (
         lambda: open_shuffle(path),
-        lambda: collect_garbage(path, retention=timedelta(0)),
+        lambda: collect(path),
     ):
         with pytest.raises(CorruptShuffleError, match=f"{file}: .*remove it") as caught:
             act()
@@ -49,19 +46,19 @@ def test_the_file_is_named_and_not_the_log_blamed(path, what):
 def test_the_error_of_a_damaged_tag_says_how_to_go_on(path):
     tag_shuffle(path, "v-1", 1)
     write_tasks(path, [[numbered([0, 1], 20)]], 5, mode="overwrite")
-    collect_garbage(path, retention=timedelta(0))
+    collect(path)
     (file,) = path.glob("commit_log/*/*.range")
     file.write_bytes(b"x")
     match = rf"{file}: .*give the tag up: arrow-shuffle tag {path} v-1 --remove"
     for act in (
         lambda: open_shuffle(path, "v-1"),
-        lambda: collect_garbage(path, retention=timedelta(0)),
+        lambda: collect(path),
     ):
         with pytest.raises(CorruptShuffleError, match=match):
             act()
     file.unlink()
     with pytest.raises(CorruptShuffleError, match=match):
-        collect_garbage(path, retention=timedelta(0))
+        collect(path)
     untag_shuffle(path, "v-1")
-    collect_garbage(path, retention=timedelta(0))
+    collect(path)
     assert values(path) == [20, 21]

@@ -1,11 +1,8 @@
 """Transactions: whatever is repeated, by whom and when ever, each is one version of the log."""
 
-from datetime import timedelta
-
 import pytest
 
 from arrow_format import (
-    collect_garbage,
     merge_shuffle,
     open_shuffle,
     release_shuffle,
@@ -14,7 +11,6 @@ from arrow_format import (
 from arrow_format.errors import CommitConflictError
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.target import open_target
-from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.entry import decode_entry
 from arrow_format.log.names import range_path
 from arrow_format.log.state import LastCommit
@@ -22,7 +18,8 @@ from arrow_format.log.transactions import find_transaction
 from arrow_format.model import Transaction
 from arrow_format.storage.open import PosixStorage
 from tests.support.guarantees import guarantee
-from tests.support.small_shuffles import FAST, begin, files_below, run, values
+from tests.support.logs import log_of
+from tests.support.small_shuffles import FAST, begin, collect, files_below, run, values
 
 QUERY = "6d1f6d6e-0c5f-4a36-9d0e-1b0a4c0f1c11"
 
@@ -38,10 +35,6 @@ def commit(path, number, *, query=QUERY, start=0, mode="append"):
     job, statuses = prepared(path, start, mode)
     transaction = Transaction(query, number)
     return commit_job(job, statuses, mode=mode, transaction=transaction)
-
-
-def log_of(path):
-    return CommitLog(PosixStorage(str(path)))
 
 
 @guarantee("transactions")
@@ -149,7 +142,7 @@ def test_what_was_committed_is_known_when_its_version_has_expired(tmp_path):
     for start in (0, 10):
         job, statuses = prepared(tmp_path, start, "overwrite")
         commit_job(job, statuses, mode="overwrite")
-        collect_garbage(tmp_path, retention=timedelta(0))
+        collect(tmp_path)
     merge_shuffle(tmp_path, options=FAST, by="map_output")
     rows = values(tmp_path)
     there = files_below(tmp_path)

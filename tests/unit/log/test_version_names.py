@@ -6,16 +6,13 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from arrow_format import collect_garbage
 from arrow_format.errors import OptionError, ShuffleNotFoundError
 from arrow_format.jobs.tags import tag_shuffle
-from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.names import entry_path
-from arrow_format.log.version_names import first_true, parse_version_name
+from arrow_format.log.version_names import parse_version_name
 from arrow_format.read.shuffle import open_shuffle
-from arrow_format.storage.open import open_storage
 from tests.support.guarantees import guarantee
-from tests.support.small_shuffles import numbered, values, write_tasks
+from tests.support.small_shuffles import collect, numbered, values, write_tasks
 
 BEGIN = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -70,7 +67,7 @@ def test_a_writer_whose_clock_was_ahead_does_not_hide_later_versions(path, monke
     for minute in range(4):
         assert opened(path, later + timedelta(minutes=minute, seconds=59)) == 7 + minute
     assert opened(path, BEGIN + timedelta(seconds=60)) == 2
-    collect_garbage(path, retention=timedelta(0))
+    collect(path)
     with pytest.raises(ShuffleNotFoundError, match="was committed at 2026-11-20 13:03:00"):
         opened(path, later)
 
@@ -103,7 +100,7 @@ def test_before_the_first_and_in_the_expired_past_the_error_names_the_oldest(pat
     with pytest.raises(ShuffleNotFoundError, match=r"version 1 was committed at 2026-11-20 12:00"):
         opened(path, BEGIN - timedelta(milliseconds=1))
     os.utime(path)  # the entries' own times are now, which the collector believes
-    collect_garbage(path, retention=timedelta(0))
+    collect(path)
     match = r"version 6 is the oldest that has not expired, and was committed at 2026-11-20 12:04"
     with pytest.raises(ShuffleNotFoundError, match=match):
         opened(path, BEGIN + timedelta(minutes=2))
@@ -132,15 +129,6 @@ def test_times_at_the_ends_of_the_calendar(path, when):
             opened(path, when)
     else:
         assert opened(path, when) == 6
-
-
-def test_few_entries_are_read(path):
-    log = CommitLog(open_storage(path))
-    asked = []
-    assert first_true(1, 100_001, lambda number: asked.append(number) or number > 70_000) == 70_001
-    assert len(asked) <= 17
-    assert first_true(1, 5, lambda _: False) == 5
-    assert log.newest_version() == 6
 
 
 def test_text_is_parsed_as_what_it_looks_like():

@@ -1,13 +1,11 @@
 """What only newer releases may write: this one reads it, and changes nothing."""
 
-from datetime import timedelta
 from pathlib import Path
 from shutil import copytree
 
 import pytest
 
 from arrow_format import (
-    collect_garbage,
     delete_rows,
     merge_shuffle,
     open_shuffle,
@@ -17,12 +15,11 @@ from arrow_format import (
     untag_shuffle,
 )
 from arrow_format.errors import FormatVersionError
-from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.names import entry_path
-from arrow_format.storage.open import open_storage
 from tests.support.hostile import entry_json, forged_frame
+from tests.support.logs import log_of
 from tests.support.results import rows, write
-from tests.support.small_shuffles import files_below
+from tests.support.small_shuffles import collect, files_below
 
 KIT = Path(__file__).parents[2] / "compat" / "v1"
 
@@ -32,7 +29,7 @@ def test_what_only_newer_releases_may_write_is_read_and_written_no_more(tmp_path
         write(tmp_path, value)
     tag_shuffle(tmp_path, "one", 1)
     delete_rows(tmp_path, {"k": [1]})
-    file = tmp_path / entry_path(CommitLog(open_storage(tmp_path)).newest_version())
+    file = tmp_path / entry_path(log_of(tmp_path).newest_version())
     state = entry_json(file.read_bytes())["state"]
     file.write_bytes(forged_frame(file.read_bytes(), {"state": {**state, "writers": ["masks"]}}))
     before = files_below(tmp_path)
@@ -45,8 +42,8 @@ def test_what_only_newer_releases_may_write_is_read_and_written_no_more(tmp_path
         lambda: rollback_shuffle(tmp_path, 2),
         lambda: tag_shuffle(tmp_path, "two", 2),
         lambda: untag_shuffle(tmp_path, "one"),
-        lambda: collect_garbage(tmp_path, retention=timedelta(0)),
-        lambda: collect_garbage(tmp_path, retention=timedelta(0), dry_run=True),
+        lambda: collect(tmp_path),
+        lambda: collect(tmp_path, dry_run=True),
         lambda: repair_shuffle(tmp_path, dry_run=False),
     ):
         with pytest.raises(FormatVersionError, match=r"feature 'masks', which .* can be read"):
@@ -63,8 +60,7 @@ def test_what_only_newer_releases_may_write_is_read_and_written_no_more(tmp_path
         lambda path: merge_shuffle(path, by="subpartition"),
     ],
 )
-def test_files_of_more_subpartitions_are_not_opened_to_be_replaced(tmp_path, act):
-    path = tmp_path / "s"
+def test_files_of_more_subpartitions_are_not_opened_to_be_replaced(path, act):
     copytree(KIT / "rescaled" / "shuffle", path)
     with pytest.raises(FormatVersionError, match=r"feature 'rescale', which .* can be read"):
         act(path)

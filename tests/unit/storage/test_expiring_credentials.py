@@ -18,7 +18,7 @@ import pytest
 
 from arrow_format import MergePolicy, delete_rows, merge_shuffle, open_shuffle, write_shuffle
 from arrow_format.errors import OptionError, StorageError
-from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.jobs.job import run_map_task
 from arrow_format.jobs.target import open_target
 from arrow_format.keys.partitioner import HashPartitioner
 from arrow_format.options import WriteOptions
@@ -31,6 +31,7 @@ from tests.support.expiring_store import GRACE_S, LIFE_S, PROVIDER_MODULE, expir
 from tests.support.guarantees import guarantee
 from tests.support.own_authority import own_authority
 from tests.support.s3_server import KEY_ID, SECRET
+from tests.support.small_shuffles import begin, write_rows
 from tests.support.stores import retrying_for
 
 NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
@@ -108,9 +109,7 @@ def slow_batches(num_bytes, lasts_s):
 def written(path, options):
     """Write for longer than credentials last, and read it."""
     rows = slow_batches(24 << 20, LIFE_S + GRACE_S + 1)
-    write_shuffle(
-        rows, path, keys="k", num_subpartitions=3, storage_options=options, options=SMALL_BUFFER
-    )
+    write_rows(path, rows, "k", storage_options=options, options=SMALL_BUFFER)
     return open_shuffle(path, storage_options=options).num_rows
 
 
@@ -395,10 +394,7 @@ def test_a_task_uploads_nothing_with_credentials_that_have_ended(s3, session):
     bucket = s3.new_bucket()
     rows = slow_batches(24 << 20, 0)
     storage = ObjectStorage(f"s3://{bucket}/a")
-    job = begin_job(
-        storage, rows.schema, num_subpartitions=1, partitioner=HashPartitioner("k"),
-        options=SMALL_BUFFER,
-    )  # fmt: skip
+    job = begin(storage, rows.schema, 1, HashPartitioner("k"), SMALL_BUFFER)
     open_target(job, "append")
     run_map_task(job, 0, 0, slow_batches(1 << 10, 0))
     end = session(-1)
@@ -445,7 +441,5 @@ def test_a_provider_of_obstore_is_named_like_any_other(s3, monkeypatch, tmp_path
     monkeypatch.setenv("AWS_PROFILE", "of-test")
     known = {name: value for name, value in s3.options.items() if "key" not in name}
     options = known | {"credential_provider": "obstore.auth.boto3:Boto3CredentialProvider"}
-    write_shuffle(
-        pa.table({"k": [1]}), path, keys="k", num_subpartitions=1, storage_options=options
-    )
+    write_rows(path, pa.table({"k": [1]}), "k", storage_options=options)
     assert open_shuffle(path, storage_options=options).num_rows == 1

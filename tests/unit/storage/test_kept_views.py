@@ -4,15 +4,12 @@ import pytest
 
 from arrow_format import WriteOptions
 from arrow_format.jobs.commit import commit_job
-from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.jobs.job import run_map_task
 from arrow_format.jobs.merge import merge_shuffle
-from arrow_format.keys.partitioner import ColumnPartitioner
 from arrow_format.storage.object_store import ObjectStorage
 from arrow_format.storage.open import PosixStorage
 from arrow_format.write.merge_policy import MergePolicy
-from tests.support.small_shuffles import SCHEMA, numbered
-
-N = 5
+from tests.support.small_shuffles import N, begin, numbered
 
 
 class _KeepingWriter:
@@ -48,10 +45,7 @@ def test_buffers_that_were_written_are_not_used_again(tmp_path, monkeypatch, cod
     )
     options = WriteOptions(codec=codec, sync=False, sort_buffer_bytes=64 << 10, chunk_bytes=2_000)
     for turn in range(2):
-        job = begin_job(
-            str(tmp_path), SCHEMA, num_subpartitions=N, partitioner=ColumnPartitioner("p"),
-            options=options,
-        )  # fmt: skip
+        job = begin(tmp_path, options=options)
         batches = [numbered([i % N for i in range(1_000)], turn) for _ in range(12)]
         commit_job(job, [run_map_task(job, 0, 0, batches)], mode="append")
     merge_shuffle(tmp_path, policy=MergePolicy(rewrite="always"), options=options, by="map_output")

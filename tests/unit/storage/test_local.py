@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import tempfile
-from datetime import timedelta
 from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
@@ -15,7 +14,6 @@ import pytest
 
 from arrow_format import (
     MergePolicy,
-    collect_garbage,
     merge_shuffle,
     open_shuffle,
     write_shuffle,
@@ -38,7 +36,7 @@ from arrow_format.storage.open import (
 from arrow_format.streaming.lease import take_lease
 from tests.support.consumers import ConsumerRegistry
 from tests.support.guarantees import guarantee
-from tests.support.small_shuffles import FAST, files_below
+from tests.support.small_shuffles import FAST, collect, files_below
 
 PROJECT = Path(__file__).parents[3]
 
@@ -469,7 +467,7 @@ def test_what_asking_for_links_left_is_collected(tmp_path):
     assert not list(tmp_path.rglob(".tmp-*"))
     left = tmp_path / PROBED / ".tmp-links-0"
     left.touch()
-    assert collect_garbage(tmp_path, retention=timedelta(0)).num_files == 1
+    assert collect(tmp_path).num_files == 1
     assert not left.exists()
 
 

@@ -6,7 +6,6 @@ import stat
 import subprocess
 import sys
 from dataclasses import replace
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from arrow_format import (
     collect_garbage,
     merge_shuffle,
     open_shuffle,
-    write_shuffle,
 )
 from arrow_format.jobs.cleanup import abort_job
 from arrow_format.jobs.commit import commit_job
@@ -30,10 +28,18 @@ from arrow_format.storage.open import ObjectStat, PosixStorage
 from arrow_format.storage.root_owner import MARKER_NAME, Marker, Owner, list_roots
 from tests.compat.damages import at_opening
 from tests.support.guarantees import guarantee
-from tests.support.small_shuffles import begin, files_below, numbered, run, values, write_tasks
+from tests.support.small_shuffles import (
+    begin,
+    collect,
+    files_below,
+    numbered,
+    run,
+    values,
+    write_rows,
+    write_tasks,
+)
 
 PROJECT = Path(__file__).parents[3]
-FAST = WriteOptions(sync=False)
 
 
 @pytest.fixture(autouse=True, params=["by one call", "part by part"])
@@ -212,8 +218,7 @@ def test_readers_of_a_shuffle_refuse_links(tmp_path, suffix, what):
 @pytest.mark.parametrize("suffix", ["data", "index", "entry"])
 @pytest.mark.parametrize("act", [values, partial(merge_shuffle, by="map_output"), collect_garbage])
 @pytest.mark.usefixtures("at_once")
-def test_a_pipe_in_a_shuffle_makes_nobody_wait(tmp_path, suffix, act):
-    path = tmp_path / "s"
+def test_a_pipe_in_a_shuffle_makes_nobody_wait(path, suffix, act):
     for start in (0, 3):
         write_tasks(path, [[numbered([1, 2, 3], start)]], 5, mode="append")
     file = sorted(path.rglob(f"*.{suffix}"))[-1]
@@ -282,7 +287,7 @@ def test_a_link_in_the_place_of_a_local_root_is_not_followed(tmp_path):
     with pytest.raises(CorruptShuffleError, match=f"{root.name} is a symbolic link"):
         abort_job(job)
     with pytest.raises(CorruptShuffleError, match=f"{root.name} is a symbolic link"):
-        collect_garbage(path, retention=timedelta(0))
+        collect(path)
     with pytest.raises(CorruptShuffleError, match=f"{root.name} is a symbolic link"):
         clear_roots(list_roots([str(root)], sync=False), job.job_id)
     assert files_below(moved) == before
@@ -313,7 +318,7 @@ def test_local_directories_may_be_reached_through_links(tmp_path):
     assert len(values(path)) == 9
     assert any(name.endswith(".data") for name in files_below(tmp_path / "mounted"))
     write_tasks(path, [[numbered([1])]], 5, mode="overwrite")
-    collect_garbage(path, retention=timedelta(0))
+    collect(path)
     assert files_below(tmp_path / "mounted") == []
 
 
@@ -346,11 +351,9 @@ def test_files_and_directories_get_no_more_than_the_umask_gives(tmp_path, umask)
     assert any(path.name == MARKER_NAME for path in found)
 
 
-def test_a_write_into_a_linked_directory_of_the_shuffle_is_refused(tmp_path, outside):
-    path = tmp_path / "s"
+def test_a_write_into_a_linked_directory_of_the_shuffle_is_refused(path, outside):
     path.mkdir()
     (path / "map_outputs").symlink_to(outside)
-    table = numbered([1, 2])
     with pytest.raises(CorruptShuffleError, match="map_outputs is a symbolic link"):
-        write_shuffle([table], path, keys="p", num_subpartitions=2, mode="append", options=FAST)
+        write_rows(path, [numbered([1, 2])], "p", mode="append")
     assert files_below(outside) == ["empty", "treasure"]

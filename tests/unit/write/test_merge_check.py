@@ -21,6 +21,7 @@ from arrow_format.write import merge_check
 from arrow_format.write.merge_check import NUM_COMPARED, ROWS_COMPARED, chosen, have_ends
 from arrow_format.write.region_joiner import RegionJoiner
 from tests.support.indexes import decode_index
+from tests.support.small_shuffles import write_rows
 
 FAST = WriteOptions(sync=False)
 
@@ -55,10 +56,7 @@ def decoded(monkeypatch):
 def write_appends(path, sort_by=()):
     for start in range(0, 2_000, 100):
         table = pa.table({"k": np.arange(start, start + 100), "v": np.arange(100) % 7})
-        write_shuffle(
-            table, path, num_subpartitions=40, keys="k", mode="append", sort_by=sort_by,
-            options=FAST,
-        )  # fmt: skip
+        write_rows(path, table, "k", n=40, mode="append", sort_by=sort_by)
 
 
 @pytest.mark.parametrize("sort_by", [(), ("v",)])
