@@ -10,6 +10,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+def as_key(value: Any) -> Any:
+    """Return what Python compares as Spark compares keys: one NaN, one zero, at any depth."""
+    if isinstance(value, float):
+        return "NaN" if math.isnan(value) else value + 0.0
+    if isinstance(value, dict):
+        return tuple(as_key(value[name]) for name in sorted(value))
+    return ["list", *map(as_key, value)] if isinstance(value, list) else value
+
+
 def compare(left: Any, right: Any, order: str) -> int:
     """Return -1, 0 or 1, as a sort key of this order compares two values of one type."""
     descending = order.startswith("descending")

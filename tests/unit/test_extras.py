@@ -1,7 +1,6 @@
 """Installed without its extras: what works, and what one sentence says of the rest."""
 
 import pickle
-import subprocess
 import sys
 
 import pyarrow as pa
@@ -9,6 +8,7 @@ import pytest
 
 from arrow_format import MissingPackageError, OptionError
 from arrow_format.extras import EXTRAS, needed_by, require
+from tests.support.programs import run_python
 
 WITHOUT_EXTRAS = f"""
 import sys
@@ -25,12 +25,7 @@ sys.meta_path[sys.meta_path.index(PathFinder)] = Finder
 
 
 def run(code, *arguments):
-    return subprocess.run(
-        [sys.executable, "-c", WITHOUT_EXTRAS + code, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run_python(WITHOUT_EXTRAS + code, *arguments)
 
 
 def message(what, package):

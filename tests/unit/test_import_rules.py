@@ -3,13 +3,11 @@
 import ast
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 
 import pytest
 
 from tests.support.guarantees import guarantee
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.sources import modules
 
 FILE_FUNCTIONS = {
     "open",
@@ -78,12 +76,6 @@ SCANNING = {
     "to_table",
 }
 """Methods of PyArrow that filter rows by the keyword ``filter``."""
-
-
-@cache
-def parsed(file: Path) -> ast.AST:
-    """Parse a module, once for all rules."""
-    return ast.parse(file.read_text(encoding="utf-8"))
 
 
 @cache
@@ -159,12 +151,12 @@ def selections(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 def violations(rule, *packages: str, exempt: tuple[str, ...] = ()) -> list[str]:
     """Return ``file:line: what`` for every module of the packages that breaks the rule."""
-    found = set()
-    for package in packages:
-        for file in (ROOT / package).rglob("*.py"):
-            if file.relative_to(ROOT).as_posix().startswith(exempt):
-                continue
-            found.update((str(file.relative_to(ROOT)), *hit) for hit in rule(parsed(file)))
+    found = {
+        (file, *hit)
+        for file, tree in modules(*packages).items()
+        if not file.startswith(exempt)
+        for hit in rule(tree)
+    }
     return [f"{file}:{line}: {what}" for file, line, what in sorted(found)]
 
 
@@ -183,11 +175,8 @@ def test_only_storage_touches_the_file_system():
 def test_nothing_unpickles():
     # What this process sent to a pool of its own, whose processes unpickle all that they get.
     exempt = ("arrow_format/operators/local_run.py",)
-    fail_with(
-        violations(
-            pickle_loads, "arrow_format", "connector", "pyspark_arrow_shuffle", exempt=exempt
-        )
-    )
+    packages = ("arrow_format", "connector", "pyspark_arrow_shuffle")
+    fail_with(violations(pickle_loads, *packages, exempt=exempt))
 
 
 def test_the_format_does_not_import_spark():

@@ -17,6 +17,7 @@ from arrow_format.options import ReadOptions, WriteOptions
 from connector.cli.main import app
 from connector.options.batch import READ_OPTIONS, WRITE_OPTIONS
 from connector.options.stream import SINK_OPTIONS, SOURCE_OPTIONS
+from tests.support.sources import modules, texts_in
 
 ROOT = Path(__file__).resolve().parents[2]
 ARCHITECTURE = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
@@ -29,28 +30,17 @@ SCREEN = 40
 """Lines that a picture may have."""
 
 
-@cache
 def sources():
-    """The syntax tree of each module of the packages, by its path."""
-    return {
-        str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8"))
-        for package in ("arrow_format", "arrow_shuffle", "connector")
-        for path in (ROOT / package).rglob("*.py")
-    }
+    return modules("arrow_format", "arrow_shuffle", "connector")
 
 
-def texts_in(tree):
-    """Texts of a module that are no docstrings."""
-    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    return {
-        node.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose
-    }
+@cache
+def texts_by_path():
+    return {path: texts_in(tree) for path, tree in sources().items()}
 
 
 def with_text(text):
-    return {path for path, tree in sources().items() if text in texts_in(tree)}
+    return {path for path, texts in texts_by_path().items() if text in texts}
 
 
 def importing(module):

@@ -1,8 +1,5 @@
 """Arrow arrays as NumPy arrays and back, without pandas; and bitmaps that stay bitmaps."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -20,6 +17,7 @@ from arrow_format.arrays.buffers import (
     to_scalar,
     validity_bits,
 )
+from tests.support.programs import printed
 
 BITS = st.lists(st.sampled_from([True, True, True, False, None]), max_size=60) | st.integers(
     0, 40
@@ -124,11 +122,4 @@ print("pandas" in sys.modules)
 
 
 def test_writing_and_reading_import_no_pandas(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_PANDAS, tmp_path],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    assert done.stdout == "False\n"
+    assert printed(WITHOUT_PANDAS, tmp_path) == "False\n"

@@ -2,8 +2,6 @@
 
 import inspect
 import re
-import subprocess
-import sys
 import textwrap
 from functools import partial
 
@@ -18,6 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 import arrow_shuffle
 from arrow_format.errors import OptionError, SchemaError
 from tests.support.lake_tables import iceberg_table
+from tests.support.programs import printed
 from tests.support.small_shuffles import files_below
 
 COLUMNS = {"k": [3, 1, 2], "v": [0.5, 1.5, 2.5]}
@@ -31,8 +30,7 @@ def test_the_import_is_light():
         "import arrow_shuffle.operation, arrow_shuffle.write\n"
         "print(*{m.partition('.')[0] for m in sys.modules} & {'pandas', 'pyspark', 'polars'})"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "\n\n"
+    assert printed(code) == "\n\n"
 
 
 def test_a_first_lookup_imports_what_it_uses(tmp_path):
@@ -43,13 +41,7 @@ def test_a_first_lookup_imports_what_it_uses(tmp_path):
         "print(found.num_rows, *{'pandas', 'numpy.ma', 'html', 'obstore'} & {*sys.modules})\n"
         "print(*(m for m in sys.modules if m.startswith('arrow_format.')))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "s")],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    first, ours = done.stdout.splitlines()
+    first, ours = printed(code, tmp_path / "s").splitlines()
     assert first == "1"
     others = {"explanation", "answers", "verify", "presentation", "object_store", "write", "jobs"}
     assert not [name for name in ours.split() if others & {*name.split(".")}]

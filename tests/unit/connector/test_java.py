@@ -9,6 +9,7 @@ import pytest
 
 from arrow_format.errors import ShuffleError
 from connector.java import JavaNotFoundError, parse_java_version
+from tests.support.programs import printed
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -143,7 +144,4 @@ def test_the_java_of_this_machine_will_do():
 
 def test_the_check_needs_nothing_installed():
     program = "import connector.java, sys; print({'numpy', 'pyarrow', 'pyspark'} & {*sys.modules})"
-    completed = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, check=True, text=True
-    )
-    assert completed.stdout == "set()\n"
+    assert printed(program) == "set()\n"

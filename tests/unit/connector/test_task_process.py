@@ -1,5 +1,4 @@
-import subprocess
-import sys
+from tests.support.programs import printed
 
 PROGRAM = """
 import gc
@@ -17,4 +16,4 @@ assert len(gc.get_objects()) < frozen
 
 
 def test_the_first_task_of_a_process_freezes_what_is_loaded_and_no_other_does():
-    subprocess.run([sys.executable, "-c", PROGRAM], check=True, timeout=60)
+    printed(PROGRAM)

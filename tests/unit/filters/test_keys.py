@@ -3,8 +3,6 @@
 import datetime as dt
 import json
 import pickle
-import subprocess
-import sys
 from decimal import Decimal
 
 import numpy as np
@@ -20,6 +18,7 @@ from arrow_format.errors import OptionError, SchemaError
 from arrow_format.filters.keys import _given, bind_keys, stored_keys, subpartition_of
 from arrow_format.keys.partitioner import ColumnPartitioner
 from tests.support.column_statistics import statistics_of
+from tests.support.programs import printed
 
 NAN = float("nan")
 SCHEMA = pa.schema(
@@ -100,7 +99,7 @@ def test_whole_numbers_and_texts_need_no_pandas():
         "    stored_keys(keys, ['k', 's'], schema)\n"
         "sys.exit('pandas' in sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    printed(code)
 
 
 def test_keys_skip_units():

@@ -1,12 +1,10 @@
 """A program may end while Arrow's threads still read ahead of a query that needed few rows."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.support.programs import run_python
 from tests.support.small_shuffles import write_rows
 
 PROGRAM = """
@@ -34,8 +32,5 @@ def path(tmp_path_factory):
 @pytest.mark.parametrize("how", ["head", "filter", "duckdb"])
 def test_the_interpreter_ends(path, how):
     """It aborted, or waited for ever: a thread entered Python when that was taken apart."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, path, how],
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+    done = run_python(PROGRAM, path, how)
     assert (done.returncode, done.stdout, done.stderr) == (0, "10\n", "")

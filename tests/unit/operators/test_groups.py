@@ -18,13 +18,14 @@ from arrow_format import (
 from arrow_format.operators.groups import group_keys, grouped_blocks
 from tests.support.exhaustive import examples
 from tests.support.small_shuffles import FAST, write_rows
+from tests.support.spark_order_model import as_key
 
 NAN = float("nan")
 KEYS = [None, NAN, 0.0, -0.0, 1.5, -7.0, 2.0**60]
 
 
 def canonical(key):
-    return tuple("nan" if part != part else 0 if part == 0 else part for part in key)
+    return tuple(map(as_key, key))
 
 
 def groups_of(path, keys, **how):

@@ -1,7 +1,6 @@
 """Passes over rows that are too many to hold: every row in one, equal keys in the same."""
 
 import math
-import struct
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arrow_format.operators.hash_passes import MAX_PARTS, HashPass, expected_growth, in_passes
+from tests.support.spark_order_model import as_key
 
 SCHEMA = pa.schema({"k": pa.float64(), "s": pa.string(), "row": pa.int64()})
 KEYS = ("k", "s")
@@ -24,13 +24,6 @@ def batch_of(keys):
     return pa.record_batch(arrays, schema=SCHEMA)
 
 
-def canonical(key):
-    number, text = key
-    if number is None or math.isnan(number):
-        return str(number), text
-    return struct.pack("<d", number + 0.0), text
-
-
 @given(rows_of_keys, st.lists(st.integers(2, 7), max_size=3))
 def test_passes_take_every_row_once_and_equal_keys_together(keys, splits):
     passes = [HashPass(KEYS)]
@@ -40,7 +33,7 @@ def test_passes_take_every_row_once_and_equal_keys_together(keys, splits):
     taken = [hash_pass.rows_of(batch)["row"].to_pylist() for hash_pass in passes]
     assert sorted(row for rows in taken for row in rows) == list(range(len(keys)))
     assert all(rows == sorted(rows) for rows in taken)
-    where = [{canonical(keys[row]) for row in rows} for rows in taken]
+    where = [{tuple(map(as_key, keys[row])) for row in rows} for rows in taken]
     assert sum(map(len, where)) == len(set().union(*where))
 
 

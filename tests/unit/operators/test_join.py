@@ -32,6 +32,7 @@ from arrow_format.operators.key_index import NO_ROW, KeyIndex
 from tests.support.exhaustive import exhaustive
 from tests.support.own_partitioner import OwnPartitioner
 from tests.support.small_shuffles import shuffle_of
+from tests.support.spark_order_model import as_key
 
 KINDS = ["inner", "left", "right", "full", "semi", "anti"]
 
@@ -50,20 +51,13 @@ KEY_TYPES = {
 }
 
 
-def same(value):
-    """A key as Spark compares it."""
-    if isinstance(value, float):
-        return "NaN" if math.isnan(value) else value + 0.0
-    return value
-
-
 def modelled(left, right, how):
     """Pairs (left row, right row) of a join; None where a side is missing."""
     pairs = [
         (i, j)
         for i, a in enumerate(left)
         for j, b in enumerate(right)
-        if None not in a and [*map(same, a)] == [*map(same, b)]
+        if None not in a and [*map(as_key, a)] == [*map(as_key, b)]
     ]
     lefts, rights = {i for i, _ in pairs}, {j for _, j in pairs}
     if how == "semi":
@@ -121,7 +115,7 @@ def test_blocks_join_as_the_model_says(case, how, held_is_left, block_rows, most
     assert Counter(pairs) == Counter(modelled(lefts, rights, how))
     for row in rows if not is_filter else ():
         key = lefts[row["i"]] if row["i"] is not None else rights[row["j"]]
-        assert [same(row[f"both {name}"]) for name in names] == [*map(same, key)]
+        assert [as_key(row[f"both {name}"]) for name in names] == [*map(as_key, key)]
     for batch in result:
         assert [batch.schema.field(f"both {n}").type for n in names if not is_filter] == (
             [] if is_filter else types
@@ -336,7 +330,7 @@ def test_a_subpartition_too_large_to_hold_is_joined_in_passes(one_subpartition, 
     for side in (0, 1):
         for row, key in numbers[side].items():
             if key is not None:
-                by_key[side].setdefault(same(key), []).append(row)
+                by_key[side].setdefault(as_key(key), []).append(row)
     expected = Counter(
         (i, j) for key, rows in by_key[0].items() for i in rows for j in by_key[1].get(key, [])
     )

@@ -14,6 +14,7 @@ from arrow_format.keys import key_groups
 from arrow_format.streaming import last_positions as module
 from arrow_format.streaming.last_positions import SAMPLE_ROWS, last_positions
 from tests.support.guarantees import guarantee
+from tests.support.spark_order_model import as_key
 
 
 def rows_of(*columns):
@@ -95,14 +96,6 @@ def nested(children):
 
 
 TYPES = st.recursive(st.sampled_from(list(LEAVES)), nested, max_leaves=3)
-
-
-def as_key(value):
-    if isinstance(value, float):
-        return "NaN" if math.isnan(value) else value + 0.0
-    if isinstance(value, dict):
-        return tuple(as_key(value[name]) for name in sorted(value))
-    return ["list", *map(as_key, value)] if isinstance(value, list) else value
 
 
 @given(st.lists(TYPES, min_size=1, max_size=2), st.data())

@@ -2,15 +2,11 @@
 
 import json
 import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from connector.cli.main import main
-
-ROOT = Path(__file__).resolve().parents[4]
+from tests.support.programs import run_python
 
 
 @pytest.mark.parametrize(
@@ -55,7 +51,7 @@ def test_a_driver_that_lacks_a_package_is_told_so():
         "from connector.cli.main import main\n"
         "sys.exit(main(['doctor', '--json']))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False)
+    done = run_python(code)
     found = json.loads(done.stdout)["findings"]
     assert (done.returncode, found[0]["severity"]) == (1, "problem")
     assert all(name in str(found) for name in ("msgspec", "numpy", "pyarrow"))

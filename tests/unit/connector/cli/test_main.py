@@ -29,6 +29,7 @@ from connector.cli import tables as cli_tables
 from connector.cli.charts import skew_picture
 from connector.cli.inspection import measure_skew, partitioner_text
 from integration.programs.region_picture import region_picture
+from tests.support.programs import printed
 from tests.support.small_shuffles import FAST, flip, numbered, write_rows, write_tasks
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -634,11 +635,6 @@ class TestProgram:
             check=False,
         )
 
-    def run_python(self, code):
-        done = self.start(sys.executable, "-c", code)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
     def run_command(self, *arguments, **environment):
         return self.start(sys.executable, "-m", "connector.cli", *arguments, **environment)
 
@@ -660,7 +656,7 @@ class TestProgram:
             "import sys, connector.cli.main; connector.cli.main.main(['--help']); "
             "print(sorted({'pyspark', 'pandas', 'pyarrow', 'numpy'} & set(sys.modules)))"
         )
-        assert self.run_python(code).splitlines()[-1] == "[]"
+        assert printed(code).splitlines()[-1] == "[]"
 
     def test_no_command_imports_spark_nor_pandas(self, path, tmp_path):
         copy = shutil.copytree(path, tmp_path / "copy")
@@ -672,7 +668,7 @@ class TestProgram:
             "    assert main(command) == 0\n"
             "assert not {'pyspark', 'pandas'} & set(sys.modules)\n"
         )
-        self.run_python(code)
+        printed(code)
 
     def test_a_terminal_that_knows_ascii_only(self, path):
         completed = self.run_command("inspect", path, PYTHONIOENCODING="ascii")
