@@ -9,6 +9,17 @@ from arrow_format.format.codec import StoredChunk
 from arrow_format.format.codecs import ChunkDecoder
 
 
+def compressed_message(batch: pa.RecordBatch) -> bytes:
+    """Return the message of a batch whose buffers are compressed, each alone."""
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
+        writer.write_batch(batch)
+    messages = pa.ipc.MessageReader.open_stream(sink.getvalue())
+    messages.read_next_message()  # of the schema
+    return bytes(messages.read_next_message().serialize().to_pybytes())
+
+
 def places_of(frames: ChunkFrames, columns: Sequence[int], num_rows: int = 1) -> ChunkPlaces:
     """Where columns at some positions are in a chunk of some frames."""
     (places,) = ChunkTable.of([(0, 0, frames)], num_rows).places([0], columns)

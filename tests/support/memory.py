@@ -9,10 +9,12 @@ import os
 import subprocess
 import sys
 import traceback
+import tracemalloc
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from multiprocessing.connection import Connection
 
 PROJECT = Path(__file__).parents[2]
@@ -67,6 +69,16 @@ def _run(program: str, arguments: list[str], sending: Connection) -> None:
         sending.send((False, traceback.format_exc()))
     else:
         sending.send((True, printed.getvalue()))
+
+
+def traced_peak(call: Callable[[], object]) -> int:
+    """Return the most bytes that Python and NumPy hold at once for a call."""
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def resident_bytes(process: int | str = "self", *, peak: bool = True) -> int:

@@ -1,5 +1,6 @@
 """The help of what users import has examples, and they run."""
 
+import ast
 import inspect
 import re
 from importlib.util import find_spec
@@ -13,7 +14,10 @@ from tests.support.examples import examples, explained, is_own, run
 ROOT = Path(__file__).resolve().parents[2]
 HERE = [example for example in examples() if not example.needs_spark]
 WITHOUT = {"errors", "Operation.schema"}
-READS = ("read", "lookup", "subpartition", "subpartition_of", "count_rows", "min_max", "verify")
+READS = (
+    "read", "lookup", "subpartition", "subpartition_of", "count_rows", "min_max", "verify",
+    "explain", "to_table", "to_pandas",
+)  # fmt: skip
 """Methods of the engine's shuffle that users call; the others are the engine's own."""
 
 
@@ -32,6 +36,11 @@ def test_what_users_call_has_an_example():
         if ".. code-block:: python" not in (inspect.getdoc(thing) or "")
     ]
     assert sorted(set(lacking) - WITHOUT) == []
+
+
+def test_examples_are_python():
+    for example in examples():
+        ast.parse(example.code, example.name)
 
 
 def test_help_names_what_users_import():

@@ -6,7 +6,6 @@ import importlib
 import importlib.metadata
 import inspect
 import re
-import textwrap
 from pathlib import Path
 from typing import get_args
 
@@ -91,33 +90,6 @@ def test_the_stub_is_the_list_of_names(package):
         if thing is None:  # a module of the package
             thing = importlib.import_module(f"{module}.{alias.name}")
         assert getattr(package, alias.asname) is thing, alias.asname
-
-
-OF_THE_ENGINE = {
-    "bound", "bound_keys", "candidates", "checking", "for_tasks", "plan", "reader", "rows",
-    "schema_of", "task_groups", "weights", "where", "with_options",
-}  # fmt: skip
-"""What tasks and planners call of a shuffle."""
-
-
-def shown_to_users():
-    for name in arrow_shuffle.__all__:
-        thing = getattr(arrow_shuffle, name)
-        if inspect.isfunction(thing) or inspect.isclass(thing):
-            yield name, thing
-    for kind in (arrow_shuffle.Shuffle, arrow_shuffle.Operation):
-        for name, method in inspect.getmembers(kind, callable):
-            if not name.startswith("_") and name not in OF_THE_ENGINE:
-                yield f"{kind.__name__}.{name}", method
-
-
-@pytest.mark.parametrize(("name", "thing"), list(shown_to_users()))
-def test_help_shows_an_example_that_is_python(name, thing):
-    help_ = inspect.getdoc(thing)
-    block = help_.partition(".. code-block:: python\n\n")[2]
-    example = re.match(r"(?: {4}.*\n?|\n)+", block)
-    assert example, name
-    ast.parse(textwrap.dedent(example[0]))
 
 
 def test_users_see_about_forty_names():

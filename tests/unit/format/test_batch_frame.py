@@ -13,6 +13,7 @@ from arrow_format.format.batch_frame import (
     decode_batches,
     encode_batch,
 )
+from tests.support.chunks import compressed_message
 
 NESTED = pa.schema(
     [
@@ -48,16 +49,6 @@ def _inside(frame: bytes) -> bytes:
     return bytes(zstandard.decompress(frame))
 
 
-def _compressed() -> bytes:
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, NESTED, options=options) as writer:
-        start = sink.tell()
-        writer.write_batch(BATCH)
-        end = sink.tell()
-    return bytes(sink.getvalue().to_pybytes()[start:end])
-
-
 @pytest.mark.parametrize(
     "frame",
     [
@@ -69,7 +60,7 @@ def _compressed() -> bytes:
         zstandard.compress(b""),
         zstandard.compress(b"no message"),
         zstandard.compress(NESTED.serialize().to_pybytes()),
-        zstandard.compress(_compressed()),
+        zstandard.compress(compressed_message(BATCH)),
         encode_batch(BATCH)[:5] + b"\xff\x00" + encode_batch(BATCH)[7:],
     ],
 )

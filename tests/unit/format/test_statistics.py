@@ -13,6 +13,7 @@ from arrow_format.format.statistics import (
     chosen_columns,
 )
 from arrow_format.format.statistics_section import decode_section, encode_section
+from tests.support.chunks import compressed_message
 
 SCHEMA = pa.schema(
     [
@@ -84,15 +85,7 @@ def test_units_of_a_column():
     assert wider.null_count.tolist() == ROWS.tolist()
 
 
-def compressed_message():
-    batch = pa.record_batch({name: pa.array([0] * 999, pa.int64()) for name in "012"})
-    sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
-    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
-        writer.write_batch(batch)
-    messages = pa.ipc.MessageReader.open_stream(sink.getvalue())
-    messages.read_next_message()
-    return messages.read_next_message().serialize()
+ZEROS = pa.record_batch({name: pa.array([0] * 999, pa.int64()) for name in "012"})
 
 
 @pytest.mark.parametrize(
@@ -105,7 +98,7 @@ def compressed_message():
         (encode_section(STATISTICS), ["day", "who"], [10, 4], "who"),
         (encode_section(STATISTICS), ["day", "key"], [10, 4, 1], "2 rows for 3 chunks"),
         (encode_section(STATISTICS), ["day", "key"], [10, 3], "more nulls of column day"),
-        (zstandard.compress(compressed_message()), ["id"], [1] * 999, "compressed inside"),
+        (zstandard.compress(compressed_message(ZEROS)), ["id"], [1] * 999, "compressed inside"),
         (zstandard.compress(bytes(100 << 20)), ["day"], [10], "that states 104857600"),
     ],
     ids=range(9),

@@ -22,6 +22,7 @@ from arrow_format.ingest.files import RowSize
 from arrow_format.ingest.scan import ScannedRows, plan_scan
 from arrow_format.ingest.spark_types import as_spark_reads, schema_as_spark_reads
 from arrow_format.keys.range_partitioner import RangePartitioner
+from tests.support.files import SAVED
 
 NUM_ROWS = 2_000
 
@@ -221,9 +222,7 @@ def test_a_filter_over_fixed_size_lists_of_their_like(tmp_path, kind):
             "st": pa.StructArray.from_arrays([lists], names=["l"]),
         }
     )
-    with pa.ipc.new_file(str(tmp_path / "x.ipc"), rows.schema) as writer:
-        writer.write_table(rows)
-    pq.write_table(rows, tmp_path / "x.parquet")
+    SAVED[kind](rows, tmp_path / f"x.{kind}")
     dataset = ds.dataset(tmp_path / f"x.{kind}", format=kind)
     scan = plan(dataset, filter=(ds.field("k") < 20_000) | (ds.field("k") >= 30_000))
     found = read(scan)
@@ -297,10 +296,7 @@ def test_empty_files_and_no_files(tmp_path):
     empty = table(7).slice(0, 0)
     for kind in ("parquet", "ipc"):
         (tmp_path / kind).mkdir()
-    pq.write_table(empty, tmp_path / "parquet" / "a.parquet")
-    with pa.ipc.new_file(tmp_path / "ipc" / "a.arrow", empty.schema):
-        pass
-    for kind in ("parquet", "ipc"):
+        SAVED[kind](empty, tmp_path / kind / "a")
         for num_tasks in (1, 3):
             assert_reads_as(plan(ds.dataset(tmp_path / kind, format=kind), num_tasks), empty)
     pq.write_table(table(5), tmp_path / "parquet" / "zz.parquet")
@@ -345,14 +341,9 @@ UTC = pa.timestamp("us", "UTC")
 )
 def test_types_as_spark_reads_them(tmp_path, array, stored):
     rows = pa.table({"c": array, "k": range(len(array))})
-    with (
-        pa.OSFile(str(tmp_path / "x.arrow"), "wb") as sink,
-        pa.ipc.new_file(sink, rows.schema) as writer,
-    ):
-        writer.write_table(rows)
-    pq.write_table(rows, tmp_path / "x.parquet")
-    for kind, ending in (("ipc", "arrow"), ("parquet", "parquet")):
-        found = read(plan(ds.dataset(tmp_path / f"x.{ending}", format=kind)))
+    for kind in ("ipc", "parquet"):
+        SAVED[kind](rows, tmp_path / kind)
+        found = read(plan(ds.dataset(tmp_path / kind, format=kind)))
         assert found["c"].to_pylist() == array.to_pylist()
         assert found["k"].to_pylist() == list(range(len(array)))
         if pa.types.is_list(stored):
@@ -644,11 +635,7 @@ def test_a_file_replaced_by_one_of_the_same_size(tmp_path):
 def test_a_column_that_a_file_has_twice(tmp_path, kind, num_tasks):
     twice = pa.Table.from_arrays([pa.array([1]), pa.array([2]), pa.array([3])], ["a", "a", "b"])
     file = tmp_path / f"x.{kind}"
-    if kind == "parquet":
-        pq.write_table(twice, file)
-    else:
-        with pa.ipc.new_file(str(file), twice.schema) as writer:
-            writer.write_table(twice)
+    SAVED[kind](twice, file)
     schema = pa.schema({"a": pa.int64(), "b": pa.int64()})
     dataset = ds.dataset(file, schema=schema, format=kind)
     for arguments in ({}, {"columns": ["b"], "filter": ds.field("a") > 0}):
@@ -697,24 +684,12 @@ def test_damaged_files_are_named(tmp_path, kind):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        (
-            {"columns": ["k", "no"]},
-            SchemaError,
-            "columns: column 'no' is not there .*; columns are k, s",
-        ),
-        (
-            {"columns": [1]},
-            SchemaError,
-            "columns: column 1 is not there; columns are k, s",
-        ),
+        ({"columns": ["k", "no"]}, SchemaError, "column 'no' is not there .*; columns are k, s"),
+        ({"columns": [1]}, SchemaError, "columns: column 1 is not there; columns are k, s"),
         ({"columns": []}, SchemaError, "columns is empty"),
         ({"columns": ["k", "k"]}, SchemaError, "columns with the same name: 'k'"),
         ({"filter": "k > 1"}, OptionError, "filter is str: expected a pyarrow expression"),
-        (
-            {"filter": ds.field("no") > 1},
-            OptionError,
-            r"filter \(no > 1\) does not fit the dataset",
-        ),
+        ({"filter": ds.field("no") > 1}, OptionError, r"filter \(no > 1\) does not fit the data"),
         ({"filter": ds.field("k") > "a"}, OptionError, "does not fit the dataset"),
         ({"filter": ds.field("k")}, OptionError, "filter k gives values of type int64: expected a"),
         ({"filter": ds.scalar(None)}, OptionError, "gives values of type null: expected a boolean"),

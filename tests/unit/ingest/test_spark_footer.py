@@ -22,6 +22,7 @@ from arrow_format.ingest.spark_footer import (
     check_parquet_types,
     spark_footer,
 )
+from tests.support.files import SAVED
 
 VERSION = "org.apache.spark.version"
 LEGACY_DATES = "org.apache.spark.legacyDateTime"
@@ -35,9 +36,13 @@ MICROS_A_DAY = 86_400_000_000
 """The first that are the same in both calendars."""
 
 
-def read(path, **arguments):
-    scan = plan_scan(ds.dataset(path), parallelism=1, num_tasks=1, **arguments)
+def read_all(dataset, **arguments):
+    scan = plan_scan(dataset, parallelism=1, num_tasks=1, **arguments)
     return pa.Table.from_batches(scan.read(0), scan.schema)
+
+
+def read(path, **arguments):
+    return read_all(ds.dataset(path), **arguments)
 
 
 def write(path, columns, footer=None, **arguments):
@@ -136,7 +141,7 @@ def test_a_column_that_the_dataset_declares_as_text(tmp_path):
     write(tmp_path / "x.parquet", {"d": pa.array([DAY - 1], pa.date32())}, {VERSION: "2.4.8"})
     dataset = ds.dataset(tmp_path, schema=pa.schema({"d": pa.string()}))
     with pytest.raises(SchemaError, match="column 'd' has dates before"):
-        list(plan_scan(dataset, parallelism=1).read(0))
+        read_all(dataset)
 
 
 def test_int96_with_negative_nanoseconds_is_not_read_as_centuries_later(tmp_path):
@@ -305,9 +310,7 @@ def test_comments_and_the_precision_of_time_come_along(tmp_path):
 
 
 def read_orc(path, **arguments):
-    dataset = ds.dataset(path, format="orc")
-    scan = plan_scan(dataset, parallelism=1, num_tasks=1, **arguments)
-    return pa.Table.from_batches(scan.read(0), scan.schema)
+    return read_all(ds.dataset(path, format="orc"), **arguments)
 
 
 def test_orc_timestamps_and_old_dates_are_refused(tmp_path):
@@ -339,14 +342,11 @@ def test_orc_of_partitions_and_missing_columns(tmp_path):
         orc.write_table(pa.table({f"k{p}": [p]}), tmp_path / f"p={p}" / "x.orc")
     schema = pa.schema({"k1": pa.int64(), "p": pa.int32(), "k2": pa.float64()})
     dataset = ds.dataset(tmp_path, schema=schema, format="orc", partitioning="hive")
-    scan = plan_scan(dataset, parallelism=1, num_tasks=1)
-    found = pa.Table.from_batches(scan.read(0), scan.schema)
-    assert found.to_pylist() == [
+    assert read_all(dataset).to_pylist() == [
         {"k1": 1, "p": 1, "k2": None},
         {"k1": None, "p": 2, "k2": 2.0},
     ]
-    scan = plan_scan(dataset, parallelism=1, num_tasks=1, columns=["p"])
-    assert pa.Table.from_batches(scan.read(0))["p"].to_pylist() == [1, 2]
+    assert read_all(dataset, columns=["p"])["p"].to_pylist() == [1, 2]
 
 
 def test_types_that_spark_notes_in_orc_are_refused():
@@ -383,14 +383,6 @@ def spelt(name):
     }
 
 
-def write_ipc(table, path):
-    with pa.ipc.new_file(str(path), table.schema) as writer:
-        writer.write_table(table)
-
-
-SAVED = {"parquet": pq.write_table, "ipc": write_ipc, "orc": orc.write_table}
-
-
 @pytest.mark.parametrize("format_", SAVED)
 @pytest.mark.parametrize("kind", ["column", "struct", "list", "map"])
 def test_names_that_differ_in_case_only_are_refused(tmp_path, kind, format_):
@@ -403,11 +395,6 @@ def test_names_that_differ_in_case_only_are_refused(tmp_path, kind, format_):
         read_all(ds.dataset(tmp_path, format=format_))
     assert "/b: has a column" in str(caught.value)
     assert f"{paths[1]!r} where the dataset has {paths[0]!r}" in str(caught.value)
-
-
-def read_all(dataset, **arguments):
-    scan = plan_scan(dataset, parallelism=1, num_tasks=1, **arguments)
-    return pa.Table.from_batches(scan.read(0), scan.schema)
 
 
 def test_directories_and_columns_that_differ_in_case_only(tmp_path):

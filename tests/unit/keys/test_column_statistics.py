@@ -128,23 +128,12 @@ def test_decimals_of_more_digits_than_their_type():
         ("a" * 15 + "\ud7ff" + "b", "a" * 15 + "\ud7ff", "a" * 15 + "\ue000"),
         ("a" * 14 + "b\U0010ffffc", "a" * 14 + "b\U0010ffff", "a" * 14 + "c"),
         ("\U0010ffff" * 17, "\U0010ffff" * 16, None),
-    ],
-)
-def test_short_bounds_of_text(value, low, high):
-    short = with_short_bounds(statistics_of(pa.array([value])))
-    assert short.minimum.to_pylist() == [low]
-    assert short.maximum.to_pylist() == [high]
-
-
-@pytest.mark.parametrize(
-    ("value", "low", "high"),
-    [
         (b"\xff" * 16, b"\xff" * 16, b"\xff" * 16),
         (b"a" * 15 + b"\xff\x00", b"a" * 15 + b"\xff", b"a" * 14 + b"b"),
         (b"\xff" * 17, b"\xff" * 16, None),
     ],
 )
-def test_short_bounds_of_bytes(value, low, high):
+def test_short_bounds_of_text_and_bytes(value, low, high):
     short = with_short_bounds(statistics_of(pa.array([value])))
     assert short.minimum.to_pylist() == [low]
     assert short.maximum.to_pylist() == [high]

@@ -273,13 +273,6 @@ def test_hash_of_a_slice_is_the_slice_of_the_hash(array, data):
     assert hash_columns([array[start:stop]]).tolist() == expected.tolist()
 
 
-@given(arrays(), st.integers(0, 30))
-def test_hash_of_parts_joined_is_the_hashes_joined(array, cut):
-    parts = [array[:cut], array[cut:]]
-    hashes = np.concatenate([hash_columns([part]) for part in parts])
-    assert hash_columns([pa.concat_arrays(parts)]).tolist() == hashes.tolist()
-
-
 @given(st.lists(st.integers(-(2**31), 2**31 - 1)), st.integers(1, 2**31 - 1))
 def test_subpartition_is_the_non_negative_remainder(hashes, num_subpartitions):
     ids = subpartition_ids(np.array(hashes, np.int32), num_subpartitions)

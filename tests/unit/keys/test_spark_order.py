@@ -2,7 +2,6 @@
 
 import math
 import struct
-import tracemalloc
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +19,7 @@ from arrow_format.keys.spark_order import (
     order_codes,
     sorting_bytes,
 )
+from tests.support.memory import traced_peak
 from tests.support.spark_order_model import compare, sorted_rows
 from tests.support.tables import FLAT
 
@@ -146,13 +146,12 @@ def test_texts_that_agree_for_long(length):
 def test_sorting_takes_the_memory_it_says(array):
     ids = np.zeros(len(array), np.int32)
     ids[::2] = 19_999
-    sort_permutation(order_codes(array, "ascending"), ids)
-    tracemalloc.start()
-    try:
+
+    def sort():
         sort_permutation(order_codes(array, "ascending"), ids)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+
+    sort()
+    peak = traced_peak(sort)
     # The permutation itself (4 bytes) is charged by whoever keeps it.
     assert peak <= (sorting_bytes([array.type]) + 4) * len(array) + 100_000
 

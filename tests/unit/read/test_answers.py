@@ -135,17 +135,7 @@ def test_a_column_that_earlier_files_lack_or_have_narrower(tmp_path):
     narrow = pa.table({"k": pa.array([1, 2, 3]), "x": pa.array([5, -7, 9], pa.int16())})
     write_rows(tmp_path, narrow, "k", n=N, options=OPTIONS)
     options = WriteOptions(sync=False, statistics="all", schema_evolution=True)
-    wide = pa.table(
-        {
-            "k": pa.array([4]),
-            "x": pa.array([70_000]),
-            "new": pa.array(
-                [
-                    1.5,
-                ][:1]
-            ),
-        }
-    )
+    wide = pa.table({"k": [4], "x": [70_000], "new": [1.5]})
     append_shuffle(wide, tmp_path, options=options)
     shuffle = open_shuffle(tmp_path)
     found = shuffle.min_max(["x", "new"])

@@ -9,12 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arrow_format import ColumnPartitioner, WriteOptions, open_shuffle
-from arrow_format.jobs.commit import commit_job
-from arrow_format.jobs.job import begin_job, run_map_task
-from arrow_format.jobs.target import open_target
+from arrow_format import WriteOptions, open_shuffle
 from arrow_format.read.chunk_cache import ChunkCache, pinned_bytes
 from arrow_format.read.chunk_reader import ChunkReader
+from tests.support.small_shuffles import write_tasks
 
 N = 23
 
@@ -34,21 +32,11 @@ def shuffle(request, tmp_path_factory):
     options = WriteOptions(
         sync=False, codec=request.param, sort_buffer_bytes=80 << 10, chunk_bytes=7 << 10
     )
-    job = begin_job(
-        path, batch.schema, num_subpartitions=N, partitioner=ColumnPartitioner("p"), options=options
-    )
-    open_target(job, "errorifexists")
     batches = [batch.slice(start, 100) for start in range(0, 3_000, 100)]
-    commit_job(job, [run_map_task(job, task, 0, batches[task::3]) for task in range(3)])
+    write_tasks(path, [batches[task::3] for task in range(3)], N, options=options)
     shuffle = open_shuffle(path)
-    regions = sum(output.num_regions for output in map(_only_file, shuffle.map_outputs))
-    assert regions > 3
+    assert sum(file.num_regions for output in shuffle.map_outputs for file in output.files) > 3
     return shuffle
-
-
-def _only_file(output):
-    (file,) = output.files
-    return file
 
 
 def _rows(reader):

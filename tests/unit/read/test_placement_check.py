@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import pickle
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -22,11 +21,11 @@ from arrow_shuffle import (
     RoundRobinPartitioner,
     WriteOptions,
     open_shuffle,
-    write_shuffle,
 )
 from tests.support.foreign_writer import append_misplaced
 from tests.support.guarantees import guarantee
-from tests.support.operations import made
+from tests.support.operations import made, written
+from tests.support.own_partitioner import OwnPartitioner
 
 N = 8
 OPTIONS = WriteOptions(sync=False, chunk_bytes=1)
@@ -42,15 +41,13 @@ ASKED = {
 }
 
 
-def next_one(ids, batch):
+def next_one(ids, _):
     """Place the last row of each batch in the next subpartition."""
-    del batch
     ids[-1] = (ids[-1] + 1) % N
     return ids
 
 
-def all_elsewhere(ids, batch):
-    del batch
+def all_elsewhere(ids, _):
     return (ids + 3) % N
 
 
@@ -63,10 +60,9 @@ def placed(path):
     return open_shuffle(path).map_outputs.placed.tolist()
 
 
-def write(path, table=ROWS, mode="append", **how):
-    how = {"keys": "v", "options": OPTIONS, **how}
-    write_shuffle(table, path, num_subpartitions=N, mode=mode, **how)
-    return open_shuffle(path)
+def write(path, table=ROWS, **how):
+    how = {"keys": "v", "options": OPTIONS, "mode": "append", **how}
+    return written(path, table, n=N, **how)
 
 
 def values(reader):
@@ -94,8 +90,7 @@ def test_verify_names_the_first_row_that_is_elsewhere(tmp_path, kind, is_marked)
 
 
 def test_verify_finds_a_row_that_every_subpartition_reads(tmp_path):
-    def for_all(ids, batch):
-        del batch
+    def for_all(ids, _):
         ids[7] = -1
         return ids
 
@@ -104,8 +99,7 @@ def test_verify_finds_a_row_that_every_subpartition_reads(tmp_path):
 
 
 def test_verify_finds_a_broadcast_row_that_one_subpartition_reads(tmp_path):
-    def of_one(ids, batch):
-        del batch
+    def of_one(ids, _):
         ids[7] = 3
         return ids
 
@@ -129,24 +123,14 @@ def test_verify_finds_a_row_without_a_place(tmp_path):
     )
 
 
-@dataclass(frozen=True)
-class ByLength:
-    column: str
-
-    def describe(self):
-        return {"kind": "by_length", "column": self.column}
-
-    def check(self, schema):
-        schema.field(self.column)
-
-    def bind(self, schema, num_subpartitions, map_task):
-        del schema, map_task
-        return lambda batch: np.array(
-            [len(text.as_py()) % num_subpartitions for text in batch[self.column]], np.int32
-        )
+def by_length(batch, num_subpartitions):
+    return np.array([len(text.as_py()) % num_subpartitions for text in batch["who"]], np.int32)
 
 
-@pytest.mark.parametrize("partitioner", [ByLength("who"), RoundRobinPartitioner()])
+BY_LENGTH = OwnPartitioner(by_length)
+
+
+@pytest.mark.parametrize("partitioner", [BY_LENGTH, RoundRobinPartitioner()])
 def test_whom_nobody_can_ask_verify_calls_unknown(tmp_path, partitioner):
     shuffle = write(tmp_path, keys=None, partitioner=partitioner)
     report = shuffle.verify()
@@ -371,7 +355,7 @@ def test_check_is_true_or_false(sides, check):
 
 
 def test_partitioners_that_nobody_can_ask_are_not_checked(tmp_path):
-    left, right = (write(tmp_path / name, keys=None, partitioner=ByLength("who")) for name in "lr")
+    left, right = (write(tmp_path / name, keys=None, partitioner=BY_LENGTH) for name in "lr")
     with pytest.raises(OptionError, match=r"check=True: .* which does not say where a row belongs"):
         left.join(right, on=["who"], suffixes=("", "2"), check=True)
 

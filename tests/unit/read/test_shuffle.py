@@ -6,10 +6,7 @@ import os
 import re
 from types import SimpleNamespace
 
-import duckdb
 import numpy as np
-import pandas as pd
-import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -24,15 +21,14 @@ from arrow_format import (
     ShuffleNotFoundError,
     StorageError,
     open_shuffle,
-    write_shuffle,
 )
 from arrow_format.log.names import entry_path
 from arrow_format.log.totals import encode_totals
 from arrow_format.options import WriteOptions
 from arrow_format.storage import local
 from tests.support.hostile import forged_frame
-from tests.support.small_shuffles import SCHEMA, numbered, shuffle_of, write_rows, write_tasks
-from tests.unit.jobs.test_job import WrongPartitioner
+from tests.support.own_partitioner import OwnPartitioner
+from tests.support.small_shuffles import SCHEMA, flip, numbered, shuffle_of, write_tasks
 
 N = 8
 IDS = [[5, 1, 1, 7, 5], [1, 0, 5], [], [7, 7, 0, 1]]
@@ -116,14 +112,14 @@ def test_paths_that_hold_no_shuffle(tmp_path):
     "partitioner", [HashPartitioner("v", "p"), RoundRobinPartitioner(), ColumnPartitioner("p")]
 )
 def test_the_partitioner_comes_back(tmp_path, partitioner):
-    write_rows(tmp_path / "x", [numbered([1])], n=N, partitioner=partitioner)
-    assert open_shuffle(tmp_path / "x").partitioner == partitioner
+    shuffle = shuffle_of(tmp_path, [numbered([1])], n=N, partitioner=partitioner)
+    assert shuffle.partitioner == partitioner
 
 
 def test_a_users_own_partitioner_comes_back_as_its_description(tmp_path):
-    own = WrongPartitioner(np.array([3]))
+    own = OwnPartitioner(lambda *_: np.array([3]))
     shuffle = shuffle_of(tmp_path / "x", [numbered([1])], n=N, partitioner=own)
-    assert shuffle.partitioner == {"kind": "wrong"}
+    assert shuffle.partitioner == {"kind": "own"}
     assert shuffle.subpartition(3).read_all().num_rows == 1
 
 
@@ -234,9 +230,7 @@ def test_columns_are_weighed_by_their_names(tmp_path):
 def test_a_sorted_read_of_no_column_holds_its_sort_keys(tmp_path):
     texts = [f"{number:0500}" for number in range(4_000)]
     table = pa.table({"k": range(4_000), "t": texts})
-    how = {"keys": "k", "sort_by": "t", "options": WriteOptions(sync=False)}
-    write_shuffle(table, tmp_path / "s", num_subpartitions=100, **how)
-    shuffle = open_shuffle(tmp_path / "s")
+    shuffle = shuffle_of(tmp_path, table, "k", n=100, sort_by="t")
     reader = shuffle._reader
     reader._options = SimpleNamespace(group_bytes=table.nbytes // 10)
     assert reader.groups(None, []) == reader.groups(None, ["t"])
@@ -285,30 +279,6 @@ def test_batches_are_large_enough_to_hand_on(tmp_path):
 # Other programs -----------------------------------------------------------------------------------
 
 
-def test_duckdb_takes_the_object(shuffle):
-    found = duckdb.sql("SELECT p, count(*), sum(v) FROM shuffle GROUP BY p ORDER BY p").fetchall()
-    assert found == [
-        (s, len(rows), sum(row["v"] for row in rows)) for s in range(N) if (rows := expected([s]))
-    ]
-    reader = shuffle.subpartition(7)  # noqa: F841 - DuckDB finds it by its name
-    assert duckdb.sql("SELECT v, s FROM reader").fetchall() == [
-        (row["v"], row["s"]) for row in expected([7])
-    ]
-
-
-def test_polars_takes_the_object(shuffle):
-    assert pl.DataFrame(shuffle).to_dicts() == expected(range(N))
-    assert pl.DataFrame(shuffle.subpartition(5)).to_dicts() == expected([5])
-
-
-def test_pandas_takes_the_object(shuffle):
-    frame = pd.DataFrame.from_arrow(shuffle) if hasattr(pd.DataFrame, "from_arrow") else None
-    if frame is None:
-        frame = pd.api.interchange.from_dataframe(pl.DataFrame(shuffle))
-    assert frame["v"].tolist() == [row["v"] for row in expected(range(N))]
-    assert shuffle.read().read_pandas()["s"].tolist() == [row["s"] for row in expected(range(N))]
-
-
 def test_pyarrow_takes_the_object(shuffle):
     assert pa.table(shuffle).to_pylist() == expected(range(N))
     wider = SCHEMA.set(1, pa.field("v", pa.float64()))
@@ -336,9 +306,7 @@ def test_verify_lists_every_damaged_file(tmp_path):
     files = sorted(tmp_path.rglob("*.shuffle.*"))
     data = [file for file in files if file.name.endswith("data")]
     index = [file for file in files if file.name.endswith("index")]
-    broken = bytearray(data[1].read_bytes())
-    broken[20] ^= 1
-    data[1].write_bytes(broken)
+    flip(data[1], 20)
     index[2].unlink()
     shuffle = open_shuffle(tmp_path / "x")
     report = shuffle.verify(raise_on_damage=False)

@@ -10,7 +10,7 @@ from arrow_format.read.chunk_reader import ChunkReader
 from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.read.whole_file import check_file
 from arrow_format.storage.open import open_storage
-from tests.support.small_shuffles import SCHEMA, write_file
+from tests.support.small_shuffles import SCHEMA, flip, write_file
 
 
 @pytest.fixture(params=["none", "zstd"])
@@ -46,19 +46,17 @@ def test_copies_are_not_decoded(source):
 @pytest.mark.parametrize("region", [0, 1])
 def test_the_error_says_which_of_several_is_damaged(source, tmp_path, region, copied):
     third = next(each for each in source.plan(region, region + 1) if each.chunk == 2)
-    content = bytearray((tmp_path / source.path).read_bytes())
-    content[third.offset + third.length // 2] ^= 1
-    (tmp_path / source.path).write_bytes(content)
+    flip(tmp_path / source.path, third.offset + third.length // 2)
     with pytest.raises(CorruptShuffleError, match=rf"region {region}, chunk 2 at byte"):
         check_file(source, is_copy=lambda _: copied)
 
 
 def test_bytes_between_chunks_are_verified(source, tmp_path):
-    content = bytearray((tmp_path / source.path).read_bytes())
-    content[-1] ^= 1
-    (tmp_path / source.path).write_bytes(content)
+    file = tmp_path / source.path
+    flip(file, -1)
     with pytest.raises(CorruptShuffleError, match="header, padding or footer differ"):
         check_file(source)
-    (tmp_path / source.path).write_bytes(content[:-1])
-    with pytest.raises(CorruptShuffleError, match=rf"has {len(content) - 1} bytes, expected"):
+    content = file.read_bytes()[:-1]
+    file.write_bytes(content)
+    with pytest.raises(CorruptShuffleError, match=rf"has {len(content)} bytes, expected"):
         check_file(source)

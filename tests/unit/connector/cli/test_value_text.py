@@ -1,12 +1,11 @@
 """Values as text: of every type that is stored, also where Python has no such value."""
 
-import tracemalloc
-
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from connector.cli.tables import value_text
+from tests.support.memory import traced_peak
 
 FAR = 6 * 10**17
 NOWHERE = pa.timestamp("us", "Nowhere/At_All")
@@ -63,12 +62,10 @@ def test_no_more_is_looked_at_than_is_shown():
         pa.array([0, 5_000_000], pa.int32()), pa.array(np.zeros(5_000_000, np.int8))
     )
     text, content = pa.scalar("日" * 10_000_000), pa.scalar(bytes(50_000_000))
-    tracemalloc.start()
-    try:
+
+    def look():
         assert value_text(many[0], 32) == "[" + "0, " * 11
         assert len(value_text(text, 32)) < 100
         assert value_text(content, 32) == str(bytes(33))
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 1 << 20
+
+    assert traced_peak(look) < 1 << 20
