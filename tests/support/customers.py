@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from arrow_format import HashPartitioner, WriteOptions, open_shuffle
+from arrow_format import HashPartitioner, WriteOptions, erasure_status, open_shuffle
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import run_map_task
 from arrow_format.jobs.target import open_target
 from arrow_format.model import BROADCAST
 from tests.support.foreign_writer import written_by
-from tests.support.small_shuffles import begin, write_rows
+from tests.support.small_shuffles import begin, collect, write_rows
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
     from pathlib import Path
 
+    from arrow_format import DeletionReceipt
     from arrow_format.jobs.receipt import ShuffleReceipt
     from arrow_format.keys.partitioner import Partitioner
     from arrow_format.keys.sort_keys import SortBy
@@ -84,3 +85,11 @@ def without(
         table.filter(pa.array([k not in keys for k in table[column].to_pylist()], pa.bool_()))
         for table in tables
     ]
+
+
+def status_after(
+    place: Place, receipt: DeletionReceipt, times: int = 1, **how: Any
+) -> DeletionReceipt:
+    """Collect garbage, and ask what of a deletion is left."""
+    collect(place, times, **how)
+    return erasure_status(place, receipt)

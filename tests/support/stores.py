@@ -13,6 +13,8 @@ from arrow_format.storage import obstore_connection
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from arrow_format.storage.open import Storage
+
 STORES = {
     "s3": "S3 (moto)",
     "seaweedfs": "S3 (SeaweedFS)",
@@ -36,3 +38,10 @@ def retrying_for(seconds: float) -> Iterator[None]:
         obstore_connection._connect.cache_clear()
         yield
     obstore_connection._connect.cache_clear()
+
+
+def put(storage: Storage, path: str, data: bytes, *, sync: bool = False) -> None:
+    """Write an object as data files are written."""
+    writer = storage.open_writer(path, sync=sync)
+    writer.writev([data])
+    writer.close()

@@ -43,6 +43,7 @@ from tests.support.customers import (
     append_tasks,
     contents,
     rows,
+    status_after,
     without,
 )
 from tests.support.exhaustive import every
@@ -153,8 +154,7 @@ def test_map_outputs_in_several_files_and_directories(tmp_path, monkeypatch):
     assert contents(tmp_path / "x") == without(before, {3})
     check_totals(tmp_path / "x")
     assert not erasure_status(tmp_path / "x", receipt).is_gone
-    collect(tmp_path / "x", compact_log=True)
-    status = erasure_status(tmp_path / "x", receipt)
+    status = status_after(tmp_path / "x", receipt, compact_log=True)
     assert status.is_gone, status
     assert b"customer 3!" not in held_bytes(tmp_path)
     assert contents(tmp_path / "x") == without(before, {3})
@@ -226,8 +226,7 @@ def test_ranges_decide_the_subpartition_too_and_bounds_are_reported(tmp_path):
     check_totals(tmp_path)
     again = delete_rows(tmp_path, {"k": [20]}, options=TINY)
     assert again.bound_columns == ()
-    collect(tmp_path)
-    status = erasure_status(tmp_path, receipt)
+    status = status_after(tmp_path, receipt)
     assert not status.is_gone
     assert status.bound_columns == ("k",)
     assert "bounds" in str(status)
@@ -368,8 +367,7 @@ def test_rows_that_were_appended_meanwhile_stay_and_the_receipt_says_so(tmp_path
     old = sorted(v for t in without(before, {3}) for v in t["v"].to_pylist())
     assert kept == old + list(range(400, 800))
     check_totals(tmp_path)
-    collect(tmp_path)
-    assert not erasure_status(tmp_path, receipt).is_gone
+    assert not status_after(tmp_path, receipt).is_gone
 
 
 def test_what_came_after_the_search_is_not_among_the_files_that_must_go(tmp_path, monkeypatch):
@@ -508,8 +506,7 @@ def test_after_collection_no_file_holds_the_value(tmp_path, sort_by):
     assert not status.is_gone
     collect_garbage(tmp_path / "x", retention=timedelta(hours=1))
     assert not erasure_status(tmp_path / "x", receipt).is_gone
-    collect(tmp_path / "x")
-    status = erasure_status(tmp_path / "x", receipt)
+    status = status_after(tmp_path / "x", receipt)
     assert status.is_gone, status
     for needle in needles:
         assert needle not in held_bytes(tmp_path)
@@ -529,8 +526,7 @@ def test_bounds_of_new_files_are_those_of_the_rows_that_are_left(tmp_path, merge
     receipt = delete_rows(tmp_path, {"k": [NEEDLE]}, options=options)
     assert "k" in receipt.statistics_columns
     assert "may be of deleted rows" in str(receipt)
-    collect(tmp_path)
-    assert erasure_status(tmp_path, receipt).statistics_columns == receipt.statistics_columns
+    assert status_after(tmp_path, receipt).statistics_columns == receipt.statistics_columns
     assert str(NEEDLE).encode() not in held_bytes(tmp_path)
     collect(tmp_path, compact_log=True)
     assert delete_rows(tmp_path, {"k": [NEEDLE]}).statistics_columns == ()
@@ -552,8 +548,7 @@ def test_old_versions_that_were_overwritten_may_hold_the_rows_too(tmp_path):
     assert nothing.version == 3
     assert {file.path for file in nothing.files} == {file.path for file in receipt.files}
     assert not erasure_status(tmp_path, nothing).is_gone
-    collect(tmp_path, compact_log=True)
-    assert erasure_status(tmp_path, nothing).is_gone
+    assert status_after(tmp_path, nothing, compact_log=True).is_gone
     assert erasure_status(tmp_path, receipt).is_gone
 
 
@@ -563,8 +558,7 @@ def test_a_file_that_was_not_removed_is_not_gone(tmp_path):
     (held,) = receipt.files
     stays = tmp_path / (held.path + DATA_SUFFIX)
     content = stays.read_bytes()
-    collect(tmp_path)
-    assert erasure_status(tmp_path, receipt).is_gone
+    assert status_after(tmp_path, receipt).is_gone
     stays.parent.mkdir(exist_ok=True)
     stays.write_bytes(content)
     status = erasure_status(tmp_path, receipt)
@@ -697,8 +691,7 @@ def test_pending_commits_with_rows_of_the_keys_are_in_the_receipt(tmp_path):
     receipt = delete_rows(tmp_path, {"k": [3]}, options=TINY)
     assert receipt.pending == (2,)
     assert "arrow-shuffle flush" in str(receipt)
-    collect(tmp_path)
-    status = erasure_status(tmp_path, receipt)
+    status = status_after(tmp_path, receipt)
     assert (status.pending, status.versions, status.is_gone) == ((2,), (), False)
     assert len(status.files) == 1
     flush_pending(tmp_path, options=TINY)
@@ -707,8 +700,7 @@ def test_pending_commits_with_rows_of_the_keys_are_in_the_receipt(tmp_path):
     assert (status.flushed, status.is_gone) == ((2,), False)
     assert "delete again" in str(status)
     again = delete_rows(tmp_path, {"k": [3]}, options=TINY)
-    collect(tmp_path, compact_log=True)
-    assert erasure_status(tmp_path, again).is_gone
+    assert status_after(tmp_path, again, compact_log=True).is_gone
     assert b"customer 3!" not in held_bytes(tmp_path)
 
 

@@ -3,7 +3,6 @@
 import shutil
 import struct
 from dataclasses import replace
-from datetime import timedelta
 from itertools import count
 from pathlib import Path
 
@@ -37,6 +36,7 @@ from arrow_format.log.entry import decode_entry
 from arrow_format.log.names import entry_path, expired_path
 from arrow_format.model import Transaction
 from tests.simulation.traces import layers
+from tests.support.customers import status_after
 from tests.support.exhaustive import every
 from tests.support.guarantees import guarantee
 from tests.support.interrupted_storage import (
@@ -52,7 +52,6 @@ from tests.support.small_shuffles import begin, begun_with, collect, sorted_valu
 
 PLAIN = WriteOptions(sync=False, codec="none", statistics=())
 ALL = MergePolicy(rewrite="always")
-NOW = timedelta(0)
 SECRET = "SECRETSECRET"
 
 
@@ -104,8 +103,7 @@ def test_a_rollback_to_before_a_deletion_is_refused(path, tagged):
     assert sorted_values(path, column="k") == [1, 3, 4, 5, 6, 7]
     if tagged:
         untag_shuffle(path, "audit")
-    collect(path)
-    assert erasure_status(path, receipt).is_gone
+    assert status_after(path, receipt).is_gone
     assert not holds(path)
 
 
@@ -127,8 +125,7 @@ def test_an_undone_deletion_is_never_gone(path, tagged, by):
     assert erasure_status(path, receipt).versions[-1] == (undone, newest)
     collect(path, 2)
     write(path, [9])
-    collect(path, 2)
-    status = erasure_status(path, receipt)
+    status = status_after(path, receipt, 2)
     assert (status.is_gone, status.rolled_back, status.files) == (False, undone, ())
     assert f"version {undone} was rolled back to one before the deletion" in str(status)
     assert "keep that receipt in the place of this one" in str(status)
@@ -136,8 +133,7 @@ def test_an_undone_deletion_is_never_gone(path, tagged, by):
     # The second receipt counts, and the first one stays what it was.
     again = delete_rows(path, {"k": [2]}, options=PLAIN)
     assert again.num_rows == 1
-    collect(path)
-    assert erasure_status(path, again).is_gone
+    assert status_after(path, again).is_gone
     assert not holds(path)
     assert not erasure_status(path, receipt).is_gone
 
@@ -203,8 +199,7 @@ def test_a_rollback_while_rows_of_earlier_versions_are_searched_for(path):
         receipt = delete_rows(path, {"k": [2]}, options=PLAIN)
     assert puts
     assert receipt.unsearched_version == 4
-    collect(path)
-    status = erasure_status(path, receipt)
+    status = status_after(path, receipt)
     assert not status.is_gone
     assert "unsearched versions up to 4, appended while the deletion ran" in str(status)
     assert "unsearched" not in str(replace(status, unsearched_version=0))
@@ -244,18 +239,15 @@ def test_undo_deletions_is_a_flag(path):
 
 def test_a_drop_erases_nothing_and_the_status_says_so(path):
     receipt = delete_rows(path, {"k": [1]}, options=PLAIN)
-    collect(path)
-    assert erasure_status(path, receipt).files_with_dropped_columns == 0
+    assert status_after(path, receipt).files_with_dropped_columns == 0
     drop_columns(path, "name")
-    collect(path)
-    status = erasure_status(path, receipt)
+    status = status_after(path, receipt)
     num_files = sum(len(output.files) for output in open_shuffle(path).map_outputs)
     assert status.files_with_dropped_columns == num_files > 0
     assert status.is_gone, "of the rows of the receipt, which the drop has nothing to do with"
     assert f"{num_files} files of the newest version have columns that were dropped" in str(status)
     merge_shuffle(path, policy=ALL, by="map_output")
-    collect(path)
-    assert erasure_status(path, receipt).files_with_dropped_columns == 0
+    assert status_after(path, receipt).files_with_dropped_columns == 0
     assert "dropped" not in str(erasure_status(path, receipt))
 
 
@@ -337,14 +329,12 @@ def test_bounds_of_other_columns_keep_the_receipt_open(tmp_path, statistics, col
         merge_shuffle(path, policy=ALL, by="map_output")
     receipt = delete_rows(path, {"k": [2]}, options=PLAIN)
     assert receipt.statistics_columns == columns
-    collect(path, 3)
-    status = erasure_status(path, receipt)
+    status = status_after(path, receipt, 3)
     assert (status.is_gone, status.statistics_columns) == (not columns, columns)
     assert ("--compact-log" in str(status)) is bool(columns)
     secrets = {f"ZZ{SECRET}".encode(), struct.pack("<d", SALARY)}
     assert bool(secrets & {*values_in_log(path)}) is bool(columns)
-    collect(path, compact_log=True)
-    assert erasure_status(path, receipt).is_gone
+    assert status_after(path, receipt, compact_log=True).is_gone
     assert not secrets & {*values_in_log(path)}
     assert not holds(path)
     assert not any(struct.pack("<d", SALARY) in f.read_bytes() for f in tmp_path.rglob("*.*"))
@@ -368,8 +358,7 @@ def test_a_bound_that_only_the_base_has_keeps_the_receipt_open(tmp_path):
     assert struct.pack("<d", SALARY) in values_in_log(path)
     assert "salary" in receipt.statistics_columns
     assert not erasure_status(path, receipt).is_gone
-    collect(path, compact_log=True)
-    assert erasure_status(path, receipt).is_gone
+    assert status_after(path, receipt, compact_log=True).is_gone
     assert struct.pack("<d", SALARY) not in values_in_log(path)
 
 
@@ -385,11 +374,9 @@ def test_a_deleted_key_that_was_a_bound_of_a_small_file(tmp_path):
     # Bounds that are no key that was given are not of its rows; a cut one may be.
     assert (other.statistics_columns, receipt.statistics_columns) == ((), ("k",))
     assert delete_rows(path, {"k": ["none"]}).statistics_columns == ()
-    collect(path, 3)
-    assert not erasure_status(path, receipt).is_gone
+    assert not status_after(path, receipt, 3).is_gone
     assert holds(path, "SECRETKEY")
-    collect(path, compact_log=True)
-    assert erasure_status(path, receipt).is_gone
+    assert status_after(path, receipt, compact_log=True).is_gone
     assert not holds(path, "SECRETKEY")
     long = "a" * 16 + "SECRET"
     write(path, [long, "b"], options=options)
@@ -406,8 +393,7 @@ def test_rows_of_the_key_that_were_overwritten_left_bounds_too(tmp_path):
     receipt = delete_rows(path, {"k": [2]}, options=PLAIN)
     assert (receipt.num_rows, receipt.files, receipt.statistics_columns) == (0, (), ("salary",))
     assert not erasure_status(path, receipt).is_gone
-    collect(path, compact_log=True)
-    assert erasure_status(path, receipt).is_gone
+    assert status_after(path, receipt, compact_log=True).is_gone
     assert struct.pack("<d", SALARY) not in values_in_log(path)
 
 
@@ -420,23 +406,18 @@ def test_range_bounds_keep_the_receipt_open_until_no_entry_has_them(tmp_path, ba
     write(path, ["c"], partitioner=by)
     receipt = delete_rows(path, {"k": ["SECRETKEY"]}, options=PLAIN)
     assert receipt.bound_columns == ("k",)
-    collect(path, compact_log=True)
-    assert erasure_status(path, receipt).bound_columns == ("k",)
+    assert status_after(path, receipt, compact_log=True).bound_columns == ("k",)
     write(path, ["d", "e"], mode="overwrite", partitioner=RangePartitioner("k", bounds=["d"]), n=2)
     if back:
         rollback_shuffle(path, receipt.version)
-    collect(path, 3)
-    assert not erasure_status(path, receipt).is_gone
-    collect(path, compact_log=True)
-    status = erasure_status(path, receipt)
+    assert not status_after(path, receipt, 3).is_gone
+    status = status_after(path, receipt, compact_log=True)
     assert (status.is_gone, b"SECRETKEY" in values_in_log(path)) == (not back, back)
     if back:  # overwritten with the same bounds they are there still
         write(path, ["f"], mode="overwrite", partitioner=by)
-        collect(path, compact_log=True)
-        assert not erasure_status(path, receipt).is_gone
+        assert not status_after(path, receipt, compact_log=True).is_gone
         write(path, ["f"], mode="overwrite")
-        collect(path, compact_log=True)
-        assert erasure_status(path, receipt).is_gone
+        assert status_after(path, receipt, compact_log=True).is_gone
 
 
 @guarantee("erased bounds")
@@ -461,11 +442,9 @@ def test_range_bounds_of_an_earlier_shape_keep_the_receipt_open(tmp_path, later,
     assert delete_rows(path, others).statistics_columns == (("k",) if "name" in keys else ())
     receipt = delete_rows(path, keys, options=PLAIN)
     assert (receipt.bound_columns, receipt.statistics_columns) == ((), ("k",))
-    collect(path, 3)
-    assert not erasure_status(path, receipt).is_gone
+    assert not status_after(path, receipt, 3).is_gone
     assert b"SECRETKEY" in values_in_log(path)
-    collect(path, compact_log=True)
-    assert erasure_status(path, receipt).is_gone
+    assert status_after(path, receipt, compact_log=True).is_gone
     assert b"SECRETKEY" not in values_in_log(path)
 
 
@@ -495,13 +474,11 @@ def test_range_bounds_of_entries_that_were_put_back_keep_the_receipt_open(tmp_pa
     for keys in (["d"], ["e"], ["f"]):
         write(path, keys, mode="overwrite" if keys == ["d"] else "append")
     copies = {number: Path(path, entry_path(number)).read_bytes() for number in range(2, 6)}
-    collect(path, compact_log=True)
-    assert erasure_status(path, receipt).is_gone
+    assert status_after(path, receipt, compact_log=True).is_gone
     for number, content in copies.items():
         Path(path, entry_path(number)).write_bytes(content)
     assert erasure_status(path, receipt).bound_columns == ("k",)
-    collect(path, compact_log=True)
-    assert erasure_status(path, receipt).is_gone
+    assert status_after(path, receipt, compact_log=True).is_gone
 
 
 @guarantee("erased bounds")
@@ -510,12 +487,10 @@ def test_tags_and_what_a_repair_moved_aside_have_bounds_too(tmp_path):
     with_salary(path, [1, 2], ["a", "b"], [1.0, SALARY])
     tag_shuffle(path, "old")
     receipt = delete_rows(path, {"k": [2]}, options=PLAIN)
-    collect(path, compact_log=True)
-    assert erasure_status(path, receipt).statistics_columns == ("salary",)
+    assert status_after(path, receipt, compact_log=True).statistics_columns == ("salary",)
     untag_shuffle(path, "old")
     assert erasure_status(path, receipt).statistics_columns == ("salary",)  # its file is there
-    collect(path, compact_log=True)
-    assert erasure_status(path, receipt).is_gone
+    assert status_after(path, receipt, compact_log=True).is_gone
     aside = tmp_path / "x/commit_log/damaged/1.entry"
     aside.parent.mkdir()
     aside.write_bytes(b"")
@@ -530,10 +505,8 @@ def test_segments_that_are_removed_take_the_bounds_with_them(tmp_path):
         receipt = delete_rows(path, {"k": [2]}, options=PLAIN)
         for key in range(10, 20):
             with_salary(path, [key], ["c"], [2.0])
-        collect(path)
-        assert not erasure_status(path, receipt).is_gone
-        collect(path)
-        assert erasure_status(path, receipt).is_gone
+        assert not status_after(path, receipt).is_gone
+        assert status_after(path, receipt).is_gone
         assert struct.pack("<d", SALARY) not in values_in_log(path)
 
 
@@ -685,8 +658,7 @@ def test_a_pending_commit_that_is_flushed_meanwhile_was_not_searched(path, monke
     while_rewriting(monkeypatch, lambda: (put_pending(path, [2]), flush_pending(path)))
     receipt = delete_rows(path, {"k": [2]}, options=PLAIN)
     assert (receipt.pending, receipt.unsearched_version) == ((), 4)
-    collect(path)
-    assert not erasure_status(path, receipt).is_gone
+    assert not status_after(path, receipt).is_gone
 
 
 def test_a_pending_commit_that_comes_when_only_earlier_versions_have_the_rows(path):
@@ -708,8 +680,7 @@ def test_a_pending_commit_that_cannot_be_searched_may_have_the_rows(path, n, dam
         data.write_bytes(bytes(len(data.read_bytes())))
     receipt = delete_rows(path, {"k": [2]}, options=PLAIN)
     assert receipt.pending == (3,)
-    collect(path)
-    assert not erasure_status(path, receipt).is_gone
+    assert not status_after(path, receipt).is_gone
     if not damaged:
         flush_pending(path, options=PLAIN)
         collect(path)
@@ -726,16 +697,14 @@ def test_a_copy_of_the_log_over_a_compacted_one_opens_the_receipt_again(tmp_path
     write(path, ["AA"], options=options)
     shutil.copytree(f"{path}/commit_log", tmp_path / "copy")
     receipt = delete_rows(path, {"k": ["SECRETKEY"]}, options=PLAIN)
-    collect(path, compact_log=True)
-    assert erasure_status(path, receipt).is_gone
+    assert status_after(path, receipt, compact_log=True).is_gone
     if restored == "all":
         shutil.copytree(tmp_path / "copy", f"{path}/commit_log", dirs_exist_ok=True)
     else:
         shutil.copy(tmp_path / "copy" / entry_file(1), f"{path}/commit_log/{entry_file(1)}")
     assert not erasure_status(path, receipt).is_gone
     assert b"SECRETKEY" in values_in_log(path)
-    collect(path, compact_log=True)
-    assert erasure_status(path, receipt).is_gone
+    assert status_after(path, receipt, compact_log=True).is_gone
     assert b"SECRETKEY" not in values_in_log(path)
 
 
@@ -770,16 +739,12 @@ def test_bounds_that_are_given_again_are_found_by_another_deletion(tmp_path):
     write(path, ["SECRETKEY", "b"], partitioner=by, n=3)
     receipt = delete_rows(path, {"k": ["SECRETKEY"]}, options=PLAIN)
     write(path, ["d"], mode="overwrite", partitioner=RangePartitioner("k", bounds=["d", "m"]), n=3)
-    collect(path, compact_log=True)
-    assert erasure_status(path, receipt).is_gone
+    assert status_after(path, receipt, compact_log=True).is_gone
     write(path, ["d"], mode="overwrite", partitioner=by, n=3)
-    collect(path, compact_log=True)
-    assert erasure_status(path, receipt).is_gone
+    assert status_after(path, receipt, compact_log=True).is_gone
     again = delete_rows(path, {"k": ["SECRETKEY"]}, options=PLAIN)
     assert (again.num_rows, again.bound_columns) == (0, ("k",))
-    collect(path, compact_log=True)
-    assert erasure_status(path, again).bound_columns == ("k",)
+    assert status_after(path, again, compact_log=True).bound_columns == ("k",)
     write(path, ["d"], mode="overwrite", partitioner=RangePartitioner("k", bounds=["d", "m"]), n=3)
-    collect(path, compact_log=True)
-    assert erasure_status(path, again).is_gone
+    assert status_after(path, again, compact_log=True).is_gone
     assert b"SECRETKEY" not in values_in_log(path)

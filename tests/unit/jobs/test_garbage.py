@@ -67,11 +67,15 @@ def write(path, start, mode="append", rows=10):
     return write_tasks(path, [[numbered([i % N for i in range(rows)], start)]], N, mode=mode)
 
 
+def write_each(path, starts, mode="append"):
+    for start in starts:
+        write(path, start, mode)
+
+
 class TestVersions:
     @guarantee("retention")
     def test_what_was_superseded_goes_and_the_newest_stays(self, tmp_path):
-        for start in (0, 100, 200):
-            write(tmp_path, start, "overwrite")
+        write_each(tmp_path, (0, 100, 200), "overwrite")
         report = collect(tmp_path)
         assert report.expired_versions == (1, 2)
         assert (report.oldest_version, report.newest_version) == (3, 3)
@@ -88,8 +92,7 @@ class TestVersions:
     @pytest.mark.parametrize("suffix", ["data", "index"])
     @pytest.mark.parametrize("dry_run", [False, True])
     def test_nothing_goes_while_the_newest_lacks_a_file(self, tmp_path, suffix, dry_run):
-        for start in (0, 100, 200):
-            write(tmp_path, start, "overwrite")
+        write_each(tmp_path, (0, 100, 200), "overwrite")
         (output,) = open_shuffle(tmp_path).map_outputs
         lost = tmp_path / f"{output.files[0].path}.shuffle.{suffix}"
         content = lost.read_bytes()
@@ -104,8 +107,7 @@ class TestVersions:
         assert collect(tmp_path).expired_versions == (1, 2, 3)
 
     def test_what_appends_added_is_part_of_the_newest(self, tmp_path):
-        for start in (0, 100, 200):
-            write(tmp_path, start)
+        write_each(tmp_path, (0, 100, 200))
         before = sorted_values(tmp_path)
         files = set(tmp_path.glob("map_outputs/*/*"))
         report = collect(tmp_path)
@@ -117,8 +119,7 @@ class TestVersions:
         assert sorted_values(tmp_path) == sorted([*before, *range(300, 310)])
 
     def test_within_the_retention_everything_stays(self, tmp_path):
-        for start in (0, 100):
-            write(tmp_path, start, "overwrite")
+        write_each(tmp_path, (0, 100), "overwrite")
         start_job(tmp_path)
         before = files_below(tmp_path)
         report = collect_garbage(tmp_path)
@@ -202,8 +203,7 @@ class TestVersions:
 
     def test_a_pinned_reader_of_a_version_that_stays_goes_on(self, tmp_path):
         """Also where the entries that it was opened from are gone."""
-        for start in (0, 100, 200):
-            write(tmp_path, start)
+        write_each(tmp_path, (0, 100, 200))
         pinned = open_shuffle(tmp_path)
         sent = pickle.dumps(pinned)
         collect(tmp_path)
@@ -212,8 +212,7 @@ class TestVersions:
         assert pickle.loads(sent).num_rows == 30
 
     def test_merged_files_replace_their_inputs(self, tmp_path):
-        for start in range(0, 500, 100):
-            write(tmp_path, start)
+        write_each(tmp_path, range(0, 500, 100))
         before = sorted_values(tmp_path)
         merge_shuffle(tmp_path, by="map_output")
         assert len(list(tmp_path.glob("map_outputs/*/*.data"))) > 5
@@ -222,8 +221,7 @@ class TestVersions:
         assert sorted_values(tmp_path) == before
 
     def test_a_merge_after_a_fence_tells_its_own_number(self, tmp_path):
-        for start in range(0, 500, 100):
-            write(tmp_path, start)
+        write_each(tmp_path, range(0, 500, 100))
         start_job(tmp_path)
         collect(tmp_path)
         assert (
@@ -241,8 +239,7 @@ class TestVersions:
         assert sorted_values(tmp_path) == list(range(10))
 
     def test_a_gap_is_noticed_all_the_same(self, tmp_path):
-        for start in range(5):
-            write(tmp_path, start, "overwrite")
+        write_each(tmp_path, range(5), "overwrite")
         collect(tmp_path)
         write(tmp_path, 7)
         write(tmp_path, 8)
@@ -251,8 +248,7 @@ class TestVersions:
             open_shuffle(tmp_path)
 
     def test_a_damaged_log_is_left_alone(self, tmp_path):
-        for start in range(3):
-            write(tmp_path, start, "overwrite")
+        write_each(tmp_path, range(3), "overwrite")
         (tmp_path / entry_path(2)).write_bytes(b"damaged")
         before = files_below(tmp_path)
         with pytest.raises(CorruptShuffleError):
@@ -379,8 +375,7 @@ class TestJobs:
         assert sorted_values(tmp_path) == [*range(10), *range(1000, 1005)]
 
     def test_a_fenced_merge_changes_nothing(self, tmp_path, monkeypatch):
-        for start in range(0, 500, 100):
-            write(tmp_path, start)
+        write_each(tmp_path, range(0, 500, 100))
         before = sorted_values(tmp_path)
         real = CommitLog.append
 
@@ -641,8 +636,7 @@ class TestTheRun:
     @guarantee("killed collection")
     @pytest.mark.parametrize("delay", [0.0, 0.004, 0.02])
     def test_one_that_is_killed_is_finished_by_the_next(self, path, delay):
-        for start in range(0, 300, 10):
-            write(path, start, "overwrite")
+        write_each(path, range(0, 300, 10), "overwrite")
         job, statuses = start_job(path)
         with child(COLLECT, path):
             time.sleep(delay)
@@ -678,8 +672,7 @@ def test_the_first_number_of_which_something_holds(first, length, at):
 class TestReadersInBetween:
     def test_a_collection_misses_nothing_that_a_listing_does_not_show(self, tmp_path, monkeypatch):
         """It shows an entry and not the one before: nothing of that is garbage."""
-        for start in (0, 100, 200):
-            write(tmp_path, start)
+        write_each(tmp_path, (0, 100, 200))
         listed = PosixStorage.list
         hidden = entry_path(2).rpartition("/")[2]
         monkeypatch.setattr(

@@ -25,7 +25,16 @@ from arrow_format.storage.open import PosixStorage
 from arrow_format.write import map_output
 from arrow_shuffle import open_shuffle
 from integration.readers.rows import read
-from tests.support.customers import TINY, N, append, append_tasks, contents, rows, without
+from tests.support.customers import (
+    TINY,
+    N,
+    append,
+    append_tasks,
+    contents,
+    rows,
+    status_after,
+    without,
+)
 from tests.support.foreign_writer import check_but_for_broadcasts
 from tests.support.guarantees import guarantee
 from tests.support.logs import log_of
@@ -163,8 +172,7 @@ def test_an_erasure_takes_masked_rows_along(path):
     assert "rewritten  1 file" in str(erased)
     assert not open_shuffle(path).map_outputs.has_masks
     check(path, before)
-    collect(path, compact_log=True)
-    assert erasure_status(path, erased).is_gone
+    assert status_after(path, erased, compact_log=True).is_gone
     status = erasure_status(path, masked)
     assert not status.erases
     assert not status.is_gone

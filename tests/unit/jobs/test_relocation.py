@@ -28,6 +28,7 @@ from arrow_format.log.names import IDENTITY_DIRECTORY, MAP_OUTPUT_DIRECTORY
 from arrow_format.storage.local_dirs import ROOT_LIST_NAME
 from arrow_format.storage.open import PosixStorage
 from arrow_format.storage.root_owner import DIRECTORY_ID_NAME, MARKER_NAME
+from tests.support.customers import status_after
 from tests.support.guarantees import guarantee
 from tests.support.small_shuffles import (
     begin,
@@ -420,8 +421,7 @@ def test_a_job_that_writes_while_the_disk_is_away(original, disk, deleted):
     unmount(disk)
     append(original, disk, 5)
     assert len(data_files(disk)) == 1
-    collect(original)
-    assert not erasure_status(original, deleted).is_gone
+    assert not status_after(original, deleted).is_gone
     append(original, None, 9, mode="overwrite")
     assert holds(collect(original), "unseen") == [("unseen", str(disk))]
     assert data_files(disk) == [], "what was written there is seen"

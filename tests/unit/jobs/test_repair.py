@@ -7,11 +7,10 @@ import zstandard
 
 from arrow_format.errors import CorruptShuffleError, FormatVersionError, ShuffleNotFoundError
 from arrow_format.jobs.repair import repair_shuffle
-from arrow_format.log.framing import from_frame, to_frame
 from arrow_format.log.names import entry_path, range_path
 from arrow_format.read.shuffle import open_shuffle
 from arrow_shuffle import consume
-from tests.support.hostile import forged_frame, framed
+from tests.support.hostile import forged_frame
 from tests.support.interrupted_storage import dies_after
 from tests.support.logs import log_of
 from tests.support.small_log import small_segments
@@ -33,11 +32,15 @@ def path(made, path):
     return path
 
 
+def put_in_place(file, data):
+    file.unlink()  # it may be linked
+    file.write_bytes(data)
+
+
 def damage(file, at=-5):
     data = bytearray(file.read_bytes())
     data[at] ^= 0xFF
-    file.unlink()  # it may be linked
-    file.write_bytes(bytes(data))
+    put_in_place(file, data)
     return bytes(data)
 
 
@@ -145,8 +148,7 @@ def test_checkpoints_of_numbers_that_are_given_up_go_with_them(path):
 def test_a_newest_entry_that_does_not_continue_the_rest_is_given_up(path):
     entry = path / entry_path(150)
     of_another_log = forged_frame(entry.read_bytes(), {"commit_id": "another", "parent": "other"})
-    entry.unlink()
-    entry.write_bytes(of_another_log)
+    put_in_place(entry, of_another_log)
     report = repair_shuffle(path, dry_run=False)
     assert [lost.number for lost in report.given_up] == [150]
     assert values(path) == list(range(149))
@@ -154,10 +156,7 @@ def test_a_newest_entry_that_does_not_continue_the_rest_is_given_up(path):
 
 def test_what_a_newer_release_wrote_is_not_given_up(path):
     file = path / entry_path(150)
-    value, sections = from_frame(file.read_bytes(), dict)
-    value.pop("sections", None)
-    file.unlink()
-    file.write_bytes(to_frame({**value, "state": {"readers": ["from tomorrow"]}}, sections))
+    put_in_place(file, forged_frame(file.read_bytes(), {"state": {"readers": ["from tomorrow"]}}))
     with pytest.raises(FormatVersionError, match="from tomorrow"):
         repair_shuffle(path, dry_run=False)
     assert not aside(path)
@@ -218,11 +217,7 @@ def test_a_checkpoint_with_a_section_that_cannot_be_decoded_is_made_again(path, 
     """Its checksums fit: as of a writer with a fault, whose entries are whole."""
     file = path / range_path(number)
     whole = file.read_bytes()
-    value, sections = from_frame(whole, dict)
-    value.pop("sections")
-    assert section in sections
-    file.unlink()
-    file.write_bytes(framed(value, {**sections, section: b"no table"}))
+    put_in_place(file, forged_frame(whole, {}, {section: b"no table"}))
     report = repair_shuffle(path, dry_run=False)
     assert not report.given_up
     assert report.checkpoints == (str(file),)
@@ -237,10 +232,8 @@ def test_a_base_with_a_section_that_cannot_be_decoded_is_not_called_sound(tmp_pa
             write_tasks(tmp_path, [[numbered([0], number)]], 5, mode="overwrite")
         collect(tmp_path, 3)
         file = tmp_path / range_path(log_of(tmp_path).view().state.base)
-        value, sections = from_frame(file.read_bytes(), dict)
-        value.pop("sections")
-        file.unlink()
-        file.write_bytes(framed(value, {**sections, "jobs": zstandard.compress(b"no table")}))
+        no_table = zstandard.compress(b"no table")
+        put_in_place(file, forged_frame(file.read_bytes(), {}, {"jobs": no_table}))
         assert values(tmp_path) == [11], "no reader of the newest version needs that section"
         before = files_below(tmp_path)
         with pytest.raises(CorruptShuffleError, match="no entry of the log can be read back"):

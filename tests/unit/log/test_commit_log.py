@@ -1,7 +1,7 @@
 """The log: numbers without gaps, one winner each, damage never answered by an older version."""
 
 import contextlib
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -250,11 +250,8 @@ def test_racing_threads_lose_no_commit(storage, writers, turns):
         for turn in range(turns):
             commit(CommitLog(storage), job_id=f"{name}-{turn}")
 
-    threads = [threading.Thread(target=work, args=(name,)) for name in range(writers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(writers) as pool:
+        assert [*pool.map(work, range(writers))] == [None] * writers
     found = [output.job_id for output in CommitLog(storage).snapshot().map_outputs]
     assert sorted(found) == sorted(f"{name}-{t}" for name in range(writers) for t in range(turns))
     for name in range(writers):

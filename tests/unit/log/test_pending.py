@@ -79,17 +79,6 @@ def test_what_is_pending_is_seen_by_nobody_until_it_is_flushed(path):
         open_shuffle(path, 2)
 
 
-def test_each_flush_adds_the_latest_row_of_each_key_since_the_last(path):
-    for value in range(5):
-        put(path, [(1, value)])
-    flush(path)
-    put(path, [(1, 7), (1, 8)])
-    put(path, [(2, 9)])
-    flush(path)
-    assert rows(path) == [(1, 4), (1, 8), (2, 9)]
-    assert open_shuffle(path).verify().num_rows == 3
-
-
 def test_a_result_that_begins_anew_each_time_takes_the_place_of_what_is_there(path):
     put(path, [(1, 1), (9, 1)], mode="overwrite")
     flush(path)
@@ -120,15 +109,6 @@ def test_a_batch_is_pending_once_whoever_commits_it_again(path):
     assert put(path, [(1, 6)], batch=0).version == 1
     assert rows(path) == [(1, 1)]
     assert flush(path) is None
-
-
-def test_other_versions_may_come_in_between(path):
-    put(path, [(1, 1)])
-    put(path, [(5, 5)], pending=False)
-    put(path, [(1, 2)])
-    assert rows(path) == [(5, 5)]
-    flush(path)
-    assert rows(path) == [(1, 2), (5, 5)]
 
 
 @guarantee("flush on Spark")

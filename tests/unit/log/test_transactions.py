@@ -1,5 +1,7 @@
 """Transactions: whatever is repeated, by whom and when ever, each is one version of the log."""
 
+from functools import partial
+
 import pytest
 
 from arrow_format import (
@@ -16,8 +18,8 @@ from arrow_format.log.names import range_path
 from arrow_format.log.state import LastCommit
 from arrow_format.log.transactions import find_transaction
 from arrow_format.model import Transaction
-from arrow_format.storage.open import PosixStorage
 from tests.support.guarantees import guarantee
+from tests.support.interrupted_storage import before_first_entry
 from tests.support.logs import log_of
 from tests.support.small_shuffles import FAST, begin, collect, files_below, run, values
 
@@ -35,16 +37,6 @@ def commit(path, number, *, query=QUERY, start=0, mode="append"):
     job, statuses = prepared(path, start, mode)
     transaction = Transaction(query, number)
     return commit_job(job, statuses, mode=mode, transaction=transaction)
-
-
-@guarantee("transactions")
-def test_a_transaction_that_is_committed_again_in_another_job_is_one_version(tmp_path):
-    first = commit(tmp_path, 0)
-    there = files_below(tmp_path)
-    again = commit(tmp_path, 0, start=100)
-    assert (again.version, again.num_rows) == (first.version, first.num_rows) == (1, 5)
-    assert files_below(tmp_path) == there, "what the other job wrote is removed"
-    assert values(tmp_path) == [0, 1, 2, 3, 4]
 
 
 @guarantee("transactions")
@@ -84,24 +76,16 @@ def test_applications_do_not_know_of_each_other(tmp_path):
 
 
 @guarantee("transactions")
-def test_of_two_that_commit_the_same_at_once_one_wins(tmp_path, monkeypatch):
+def test_of_two_that_commit_the_same_at_once_one_wins(tmp_path):
     """The second comes between the look of the first and its put, on an empty path and later."""
-    real = PosixStorage.put_if_absent
     for number in (0, 1):
-        slow = prepared(tmp_path, 100 * number)
-        waiting = [prepared(tmp_path, 100 * number)]
-
-        def put(self, path, *arguments, number=number, waiting=waiting, **how):
-            if path.endswith(".entry") and waiting:
-                job, statuses = waiting.pop()
-                transaction = Transaction(QUERY, number)
-                assert commit_job(job, statuses, mode="append", transaction=transaction)
-            return real(self, path, *arguments, **how)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(PosixStorage, "put_if_absent", put)
-            receipt = commit_job(*slow, mode="append", transaction=Transaction(QUERY, number))
-        assert not waiting
+        transaction = Transaction(QUERY, number)
+        slow, fast = prepared(tmp_path, 100 * number), prepared(tmp_path, 100 * number)
+        commit_fast = partial(commit_job, *fast, mode="append", transaction=transaction)
+        with before_first_entry(commit_fast) as puts:
+            receipt = commit_job(*slow, mode="append", transaction=transaction)
+        assert puts
+        assert receipt.is_repetition
         assert receipt.version == number + 1
         assert sorted(values(tmp_path)) == [
             100 * batch + row for batch in range(number + 1) for row in range(5)

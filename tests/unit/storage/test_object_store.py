@@ -156,47 +156,34 @@ def test_what_is_shown_holds_no_secret(s3, storage):
 
 
 @guarantee("no credentials in errors")
-def test_refused_credentials(s3, bucket):
+@pytest.mark.parametrize("by_environment", [False, True])
+def test_refused_credentials(s3, bucket, monkeypatch, by_environment):
     options = s3.options | {"aws_access_key_id": "AKIDOFSOMEBODYELSE"}
-    storage = ObjectStorage(f"s3://{bucket}/root", options)
-    for action in (
-        lambda: storage.list(""),
-        lambda: storage.stat("a"),
-        lambda: storage.get_ranges("a", [(0, 1)]),
-        lambda: storage.put_if_absent("a", b"", sync=False),
-        lambda: storage.delete("a"),
-    ):
-        with pytest.raises(
-            StorageError, match=f"^s3://{bucket}/root.*403.*Check the cred"
-        ) as error:
-            action()
-        assert SECRET not in told(error)
-        assert "AKIDOFSOMEBODYELSE" not in told(error)
-
-
-@guarantee("no credentials in errors")
-def test_refused_credentials_of_the_environment(s3, bucket, monkeypatch):
-    for name, value in s3.environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDOFSOMEBODYELSE")
-    storage = ObjectStorage(f"s3://{bucket}/root")
+    if by_environment:
+        for name, value in (s3.environment | {"AWS_ACCESS_KEY_ID": "AKIDOFSOMEBODYELSE"}).items():
+            monkeypatch.setenv(name, value)
+    storage = ObjectStorage(f"s3://{bucket}/root", None if by_environment else options)
     for action in (
         lambda: storage.list(""),
         lambda: storage.files("", depth=2),
         lambda: storage.stat("a"),
         lambda: storage.read("a"),
+        lambda: storage.get_ranges("a", [(0, 1)]),
         lambda: storage.put_if_absent("a", b"", sync=False),
         lambda: storage.delete("a"),
         lambda: storage.delete_all(["a", "b"]),
     ):
-        with pytest.raises(StorageError, match="403 Forbidden") as error:
+        with pytest.raises(
+            StorageError, match=f"^s3://{bucket}/root.*403 Forbidden.*Check the cred"
+        ) as error:
             action()
         if "look at it" not in str(error.value):  # such an answer has no text
             assert "The AWS Access Key Id *** does not exist" in str(error.value)
         assert error.value.__cause__ is None
         assert error.value.__context__ is None
-        assert SECRET not in told(error)
-        assert "AKIDOFSOMEBODYELSE" not in told(error) + values_of_frames(error)
+        shown = told(error) + (values_of_frames(error) if by_environment else "")
+        assert SECRET not in shown
+        assert "AKIDOFSOMEBODYELSE" not in shown
 
 
 def test_what_was_being_handled_stays_in_the_chain(storage):
@@ -245,15 +232,6 @@ def test_a_missing_bucket(s3):
             StorageError, match=r"s3://no-such-bucket/root.*There is no such bucket"
         ):
             action()
-
-
-def test_an_endpoint_that_nobody_serves(s3, impatient):
-    options = s3.options | {"aws_endpoint_url": "http://127.0.0.1:1"}
-    started = time.monotonic()
-    with pytest.raises(StorageError, match=r"root: .*cannot be reached") as error:
-        ObjectStorage("s3://bucket/root", options).list("")
-    assert time.monotonic() - started < 10
-    assert SECRET not in told(error)
 
 
 def test_a_store_that_does_not_answer(s3, impatient):

@@ -278,18 +278,17 @@ def test_a_link_in_the_place_of_a_local_root_is_not_followed(tmp_path):
     moved = root.rename(tmp_path / "elsewhere")
     root.symlink_to(moved)
     before = files_below(moved)
-    with pytest.raises(CorruptShuffleError, match=f"{root.name} is a symbolic link"):
-        run(job, 3, [1])
     driven = replace(job, has_directory=True)  # tasks only open what the driver made
     assert [file.root for file in run(driven, 4, [1]).output.files] == [""]
-    with pytest.raises(CorruptShuffleError, match=f"{root.name} is a symbolic link"):
-        commit_job(job, statuses)
-    with pytest.raises(CorruptShuffleError, match=f"{root.name} is a symbolic link"):
-        abort_job(job)
-    with pytest.raises(CorruptShuffleError, match=f"{root.name} is a symbolic link"):
-        collect(path)
-    with pytest.raises(CorruptShuffleError, match=f"{root.name} is a symbolic link"):
-        clear_roots(list_roots([str(root)], sync=False), job.job_id)
+    for act in (
+        partial(run, job, 3, [1]),
+        partial(commit_job, job, statuses),
+        partial(abort_job, job),
+        partial(collect, path),
+        partial(clear_roots, list_roots([str(root)], sync=False), job.job_id),
+    ):
+        with pytest.raises(CorruptShuffleError, match=f"{root.name} is a symbolic link"):
+            act()
     assert files_below(moved) == before
 
 

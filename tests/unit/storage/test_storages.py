@@ -20,6 +20,7 @@ from arrow_format.storage.open import (
 from tests.support import azure_server, store_server
 from tests.support.exhaustive import exhaustive
 from tests.support.guarantees import guarantee
+from tests.support.stores import put
 
 PROJECT = Path(__file__).parents[3]
 
@@ -30,12 +31,6 @@ def storage(request, tmp_path):
         return PosixStorage(str(tmp_path / "root"))
     server = request.getfixturevalue(request.param)
     return ObjectStorage(f"{server.scheme}://{server.new_bucket()}/some/root", server.options)
-
-
-def put(storage, path, data):
-    writer = storage.open_writer(path, sync=False)
-    writer.writev([data])
-    writer.close()
 
 
 def whole(storage, path):

@@ -38,6 +38,12 @@ def short_retries():
         yield
 
 
+@pytest.fixture
+def unasked(monkeypatch):
+    """Puts go to the store at once, without a look at whether it keeps their condition."""
+    monkeypatch.setattr(ObjectStorage, "check_puts", lambda _storage: None)
+
+
 def at(url, scheme, options=None, **more):
     own = OPTIONS[scheme] if options is None else options
     return ObjectStorage(
@@ -48,6 +54,14 @@ def at(url, scheme, options=None, **more):
 @pytest.fixture(params=SCHEMES)
 def scheme(request):
     return request.param
+
+
+def in_parts(answer, count):
+    """Azure's answer to several requests in one, each of which has the same."""
+    head = "--b\r\nContent-Type: application/http\r\nContent-ID: {}\r\n\r\n"
+    content = "".join(head.format(number) + answer for number in range(count)) + "--b--\r\n"
+    headers = {"Content-Type": "multipart/mixed; boundary=b"}
+    return Answer(202, content.encode(), headers)
 
 
 # Retries ------------------------------------------------------------------------------------------
@@ -101,8 +115,8 @@ def test_a_conflict_means_that_an_object_exists_for_a_conditional_put_alone(sche
             storage._put("a", b"x")
 
 
-def test_a_put_that_is_always_in_conflict_shows_what_the_store_says(scheme, monkeypatch):
-    monkeypatch.setattr(ObjectStorage, "check_puts", lambda _storage: None)
+@pytest.mark.usefixtures("unasked")
+def test_a_put_that_is_always_in_conflict_shows_what_the_store_says(scheme):
 
     def answer(asked):
         return Answer(404) if asked.method == "GET" else refusal(409, "OperationAborted")
@@ -114,10 +128,10 @@ def test_a_put_that_is_always_in_conflict_shows_what_the_store_says(scheme, monk
         at(url, scheme).put_if_absent("a", b"x", sync=False)
 
 
+@pytest.mark.usefixtures("unasked")
 @guarantee("refused commit")
 @pytest.mark.parametrize("earlier", ["nothing", "lost", "failed"])
-def test_a_put_that_is_refused_is_certain_only_at_its_first_try(scheme, earlier, monkeypatch):
-    monkeypatch.setattr(ObjectStorage, "check_puts", lambda _storage: None)
+def test_a_put_that_is_refused_is_certain_only_at_its_first_try(scheme, earlier):
     answers = {"nothing": [], "lost": [Answer(200, lost=True)], "failed": [refusal(503)]}[earlier]
 
     def answer(asked):
@@ -132,10 +146,10 @@ def test_a_put_that_is_refused_is_certain_only_at_its_first_try(scheme, earlier,
     assert isinstance(error.value, PutRefusedError) == (earlier == "nothing")
 
 
+@pytest.mark.usefixtures("unasked")
 @guarantee("refused commit")
-def test_a_put_that_is_refused_behind_a_conflict_is_not_certain(scheme, monkeypatch):
+def test_a_put_that_is_refused_behind_a_conflict_is_not_certain(scheme):
     """The conflict may be one with its own first try."""
-    monkeypatch.setattr(ObjectStorage, "check_puts", lambda _storage: None)
     puts = iter([refusal(412, "PreconditionFailed"), refusal(403, "AccessDenied")])
 
     def answer(asked):
@@ -149,11 +163,11 @@ def test_a_put_that_is_refused_behind_a_conflict_is_not_certain(scheme, monkeypa
 # Answers that are lost ----------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("unasked")
 @guarantee("lost answers", "retried put")
 @pytest.mark.parametrize("carried_out", [False, True])
-def test_a_conditional_put_without_an_answer_is_repeated(scheme, carried_out, monkeypatch):
+def test_a_conditional_put_without_an_answer_is_repeated(scheme, carried_out):
     """obstore does not repeat it, since it cannot know whose object it would find."""
-    monkeypatch.setattr(ObjectStorage, "check_puts", lambda _storage: None)
     puts = 0
 
     def answer(asked):
@@ -171,8 +185,8 @@ def test_a_conditional_put_without_an_answer_is_repeated(scheme, carried_out, mo
     assert puts == 2
 
 
-def test_a_put_that_is_never_answered_fails_when_the_time_is_over(scheme, monkeypatch):
-    monkeypatch.setattr(ObjectStorage, "check_puts", lambda _storage: None)
+@pytest.mark.usefixtures("unasked")
+def test_a_put_that_is_never_answered_fails_when_the_time_is_over(scheme):
     with answering(lambda _asked: Answer(200, lost=True)) as url:
         began = time.monotonic()
         with pytest.raises(StorageError, match=r"root/a: .*cannot create it"):
@@ -193,13 +207,7 @@ def test_a_deletion_without_an_answer_is_repeated(scheme, paths):
         if scheme == "gs":
             return Answer(204)
         if scheme == "az":
-            part = (
-                "--b\r\nContent-Type: application/http\r\nContent-ID: {}\r\n\r\n"
-                "HTTP/1.1 202 Accepted\r\n\r\n\r\n"
-            )
-            content = "".join(part.format(number) for number in range(len(paths))) + "--b--\r\n"
-            headers = {"Content-Type": "multipart/mixed; boundary=b"}
-            return Answer(202, content.encode(), headers)
+            return in_parts("HTTP/1.1 202 Accepted\r\n\r\n\r\n", len(paths))
         deleted = "".join(f"<Deleted><Key>root/{path}</Key></Deleted>" for path in paths)
         return Answer(200, f"<DeleteResult>{deleted}</DeleteResult>".encode())
 
@@ -406,19 +414,16 @@ def test_a_request_that_no_repetition_helps_does_not_say_try_again(scheme, statu
 
 
 def test_a_deletion_that_azure_does_not_authorise_says_so():
-    part = (
-        "--b\r\nContent-Type: application/http\r\nContent-ID: {}\r\n\r\n"
-        "HTTP/1.1 403 Forbidden\r\nx-ms-error-code: AuthorizationPermissionMismatch\r\n\r\n\r\n"
-    )
-    content = "".join(part.format(number) for number in range(2)) + "--b--\r\n"
-    headers = {"Content-Type": "multipart/mixed; boundary=b"}
+    code = "x-ms-error-code: AuthorizationPermissionMismatch"
+    answer = in_parts(f"HTTP/1.1 403 Forbidden\r\n{code}\r\n\r\n\r\n", 2)
     with (
-        answering(lambda _asked: Answer(202, content.encode(), headers)) as url,
+        answering(lambda _asked: answer) as url,
         pytest.raises(StorageError, match=r"403.*cannot delete it.*what they allow"),
     ):
         at(url, "az").delete_all(["a", "b"])
 
 
-def test_an_address_of_google_is_no_secret(scheme):
-    with pytest.raises(StorageError, match=r"127\.0\.0\.1:1/.*cannot be reached"):
+def test_an_endpoint_that_nobody_serves_is_no_secret_and_the_key_is_one(scheme):
+    with pytest.raises(StorageError, match=r"127\.0\.0\.1:1/.*cannot be reached") as error:
         at("http://127.0.0.1:1", scheme).list("")
+    assert not any(value in str(error.value) for value in (SECRET, ACCOUNT_KEY, "never-to-be"))

@@ -178,11 +178,6 @@ def test_a_chunk_closes_at_the_first_boundary_past_the_target():
     assert cut_chunks(clustering, 10, 1_000, 1_000).tolist() == [0]
 
 
-def test_the_wrap_is_a_boundary():
-    clustering = cluster(np.array([3, 4, 0, 1, 2], np.int32), 5, 3)
-    assert cut_chunks(clustering, 5, 50, 4 << 20).tolist() == [0, 2]
-
-
 @pytest.mark.parametrize(
     ("num_bytes", "expected"),
     [(0, 256), (4_096, 256), (4_128, 258), (8_000, 500), (16_384, 1_024), (1 << 30, 1_024)],
