@@ -43,11 +43,11 @@ from arrow_format.streaming.consumption import Consumer
 from arrow_shuffle import consume
 from tests.simulation.layouts import NARROW, OPTIONS, Layout
 from tests.simulation.observers import rows_of
-from tests.simulation.process import note, slept_s, this
+from tests.simulation.process import actor, note
 from tests.simulation.storage import open_directory, replace_file, set_mounted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from arrow_format import DeletionReceipt
     from arrow_format.jobs.job import ShuffleJob
@@ -66,6 +66,15 @@ def error_of(error: ShuffleError) -> str:
     """Return an error for a note; damage is marked."""
     mark = "Corrupt: " if isinstance(error, CorruptShuffleError) else ""
     return f"{mark}{type(error).__name__}: {error}"
+
+
+@contextlib.contextmanager
+def or_gives_up() -> Iterator[None]:
+    """Say so where the block fails with an error that says nothing of a commit."""
+    try:
+        yield
+    except ShuffleError as error:
+        note("gives up", error_of(error))
 
 
 def commits(
@@ -177,10 +186,8 @@ def abort(op: str, prepared: Prepared) -> Callable[[Storage], None]:
     """Return the abort of a prepared job by a driver."""
 
     def act(storage: Storage) -> None:
-        try:
+        with or_gives_up():
             abort_job(replace(prepared.job, storage=storage))
-        except ShuffleError as error:
-            note("gives up", error_of(error))
 
     return act
 
@@ -294,11 +301,9 @@ def ask(receipt: DeletionReceipt, keys: Sequence[int]) -> Callable[[Storage], No
     """Return the question whether the last byte of some rows is gone."""
 
     def act(storage: Storage) -> None:
-        try:
+        with or_gives_up():
             if erasure_status(storage, receipt).is_gone:
                 note("gone", tuple(keys))
-        except ShuffleError as error:
-            note("gives up", error_of(error))
 
     return act
 
@@ -307,10 +312,8 @@ def tag(name: str, version: int | None = None) -> Callable[[Storage], None]:
     """Return what sets a tag."""
 
     def act(storage: Storage) -> None:
-        try:
+        with or_gives_up():
             note("tags", name, tag_shuffle(storage, name, version).version)
-        except ShuffleError as error:
-            note("gives up", error_of(error))
 
     return act
 
@@ -320,10 +323,8 @@ def untag(name: str) -> Callable[[Storage], None]:
 
     def act(storage: Storage) -> None:
         note("untags", name)
-        try:
+        with or_gives_up():
             untag_shuffle(storage, name)
-        except ShuffleError as error:
-            note("gives up", error_of(error))
 
     return act
 
@@ -332,11 +333,9 @@ def repair() -> Callable[[Storage], None]:
     """Return a repair of the log."""
 
     def act(storage: Storage) -> None:
-        try:
+        with or_gives_up():
             report = repair_shuffle(storage, dry_run=False)
             note("repairs", tuple(each.number for each in report.given_up))
-        except ShuffleError as error:
-            note("gives up", error_of(error))
 
     return act
 
@@ -358,10 +357,8 @@ def collect(hours: float = 0, *, compact_log: bool = False) -> Callable[[Storage
     """Return a collection with a retention."""
 
     def act(storage: Storage) -> None:
-        try:
+        with or_gives_up():
             collect_garbage(storage, retention=timedelta(hours=hours), compact_log=compact_log)
-        except ShuffleError as error:
-            note("gives up", error_of(error))
 
     return act
 
@@ -405,10 +402,8 @@ def release() -> Callable[[Storage], None]:
 
     def act(storage: Storage) -> None:
         note("releases")
-        try:
+        with or_gives_up():
             release_shuffle(storage)
-        except ShuffleError as error:
-            note("gives up", error_of(error))
 
     return act
 
@@ -417,18 +412,15 @@ def drop(*, force: bool = False) -> Callable[[Storage], None]:
     """Return the removal of the shuffle for good."""
 
     def act(storage: Storage) -> None:
-        try:
-            drop_shuffle(storage, force=force)
+        with or_gives_up():
+            with contextlib.suppress(ShuffleNotFoundError):  # another was faster
+                drop_shuffle(storage, force=force)
             note("dropped")
-        except ShuffleNotFoundError:  # another was faster
-            note("dropped")
-        except ShuffleError as error:
-            note("gives up", error_of(error))
 
     return act
 
 
-def consumes(consumer: str, actor: str, timeout: float = 0.0, turns: int = 1) -> Any:
+def consumes(consumer: str, name: str, timeout: float = 0.0, turns: int = 1) -> Any:
     """Return a consumer that reads what is new and records it."""
 
     def act(storage: Storage) -> None:
@@ -437,13 +429,13 @@ def consumes(consumer: str, actor: str, timeout: float = 0.0, turns: int = 1) ->
                 with consume(storage, consumer=consumer, request_timeout=timeout) as consumption:
                     version = consumption.shuffle.version
                     rows = rows_of(consumption.shuffle)
-                    note("gets", consumer, version, rows, f"{actor}-{turn}", slept_s())
+                    note("gets", consumer, version, rows, f"{name}-{turn}", actor().slept_s)
                     time.sleep(1)  # it works on them
                     note("ends", consumer)
                     # A filter of warnings would be that of all actors.
                     with contextlib.suppress(RuntimeWarning):
                         consumption.commit()
-                    note("records", consumer, version, f"{actor}-{turn}")
+                    note("records", consumer, version, f"{name}-{turn}")
             except ShuffleError as error:
                 note("ends", consumer)
                 note("gives up", error_of(error))
@@ -456,14 +448,12 @@ def advance(consumer: str, version: int, rows: Sequence[int]) -> Callable[[Stora
 
     def act(storage: Storage) -> None:
         note("consumes", consumer, tuple(rows))
-        try:
+        with or_gives_up():
             at_work = Consumer(storage, consumer)
             at_work.register(0)
             with contextlib.suppress(RuntimeWarning):
                 at_work.commit(version)
             at_work.close()
-        except ShuffleError as error:
-            note("gives up", error_of(error))
 
     return act
 
@@ -490,8 +480,7 @@ def at(
     """
 
     def elsewhere(_: Storage) -> Any:
-        process = this()
-        assert process is not None
+        process = actor()
         process.is_elsewhere = is_another
         result = act(open_directory(directory))
         process.is_elsewhere = False
@@ -504,10 +493,8 @@ def relocate(became: Literal["moved", "copied"]) -> Callable[[Storage], None]:
     """Return what says that a shuffle was moved, or is a copy."""
 
     def act(storage: Storage) -> None:
-        try:
+        with or_gives_up():
             relocate_shuffle(storage, became)
-        except ShuffleError as error:
-            note("gives up", error_of(error))
 
     return act
 

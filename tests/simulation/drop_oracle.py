@@ -15,7 +15,7 @@ from arrow_format.storage.root_owner import DIRECTORY_ID_NAME
 from tests.simulation.explorer import State, Wrong
 from tests.simulation.layouts import DISK
 from tests.simulation.observers import Rows, Seen, drop
-from tests.simulation.oracle import Oracle
+from tests.simulation.oracle import Oracle, Rules
 from tests.simulation.programs import Program
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ _ENTRY = re.compile(r"^commit_log/[0-9]{18}/([0-9]{20})\.entry$")
 class DropOracle(Oracle):
     """Judges the schedules of one world, one of whose actors removes the shuffle."""
 
-    def __init__(self, world: World, **how: Any) -> None:
-        super().__init__(world, **how)
+    def __init__(self, world: World, rules: Rules, **how: Any) -> None:
+        super().__init__(world, rules, **how)
         self._dropper = Program("last-drop", drop, is_store=world.is_store)
         self._ends: dict[tuple[object, int], str | None] = {}
 

@@ -20,69 +20,21 @@ SURE = frozenset({"append", "overwrite", "write", "rollback", "delete", "mask"})
 """Kinds of commits that succeed, unless a collection is too fast for them."""
 
 
-# Actors of a table of two versions, by what they do. Each gets the stage and a number.
-def _append(stage: Stage, number: int) -> Act:
-    return actors.commit(f"append-{number}", stage.job([10 + number]))
-
-
-def _overwrite(stage: Stage, number: int) -> Act:
-    return actors.commit(f"overwrite-{number}", stage.job([20 + number], "overwrite"))
-
-
-def _write(stage: Stage, number: int) -> Act:
-    return actors.write(f"write-{number}", [30 + number], layout=stage.layout)
-
-
-def _merge(stage: Stage, number: int) -> Act:
-    return actors.merge(f"merge-{number}", layout=stage.layout)
-
-
-def _collect(stage: Stage, number: int) -> Act:
-    return actors.collect()
-
-
-def _read(stage: Stage, number: int) -> Act:
-    return actors.read()
-
-
-def _changes(stage: Stage, number: int) -> Act:
-    return actors.read_changes(1)
-
-
-def _rollback(stage: Stage, number: int) -> Act:
-    return actors.rollback(f"rollback-{number}", stage.before_newest)
-
-
-def _alter(stage: Stage, number: int) -> Act:
-    return actors.alter(f"alter-{number}")
-
-
-def _delete(stage: Stage, number: int) -> Act:
-    return actors.delete(f"delete-{number}", [SECRET], layout=stage.layout)
-
-
-def _mask(stage: Stage, number: int) -> Act:
-    return actors.delete(f"mask-{number}", [SECRET], masks=True, layout=stage.layout)
-
-
-def _tag(stage: Stage, number: int) -> Act:
-    return actors.tag(f"tag-{number}", stage.before_newest)
-
-
-KINDS = {
-    "append": _append,
-    "overwrite": _overwrite,
-    "write": _write,
-    "merge": _merge,
-    "rollback": _rollback,
-    "delete": _delete,
-    "mask": _mask,
-    "alter": _alter,
-    "tag": _tag,
-    "gc": _collect,
-    "read": _read,
-    "changes": _changes,
+KINDS: dict[str, Callable[[Stage, int], Act]] = {
+    "append": lambda stage, n: actors.commit(f"append-{n}", stage.job([10 + n])),
+    "overwrite": lambda stage, n: actors.commit(f"overwrite-{n}", stage.job([20 + n], "overwrite")),
+    "write": lambda stage, n: actors.write(f"write-{n}", [30 + n], layout=stage.layout),
+    "merge": lambda stage, n: actors.merge(f"merge-{n}", layout=stage.layout),
+    "rollback": lambda stage, n: actors.rollback(f"rollback-{n}", stage.before_newest),
+    "delete": lambda stage, n: actors.delete(f"delete-{n}", [SECRET], layout=stage.layout),
+    "mask": lambda stage, n: actors.delete(f"mask-{n}", [SECRET], masks=True, layout=stage.layout),
+    "alter": lambda _, n: actors.alter(f"alter-{n}"),
+    "tag": lambda stage, n: actors.tag(f"tag-{n}", stage.before_newest),
+    "gc": lambda *_: actors.collect(),
+    "read": lambda *_: actors.read(),
+    "changes": lambda *_: actors.read_changes(1),
 }
+"""Actors of a table of two versions, by what they do. Each gets the stage and a number."""
 
 # Of logs of small segments: collections remove some, so that numbers are free again.
 SMALL = {"sizes": (4, 2), "only_log": True}

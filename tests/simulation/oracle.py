@@ -35,9 +35,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import dataclass, field
 from itertools import combinations
 from math import inf
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from arrow_format.log.names import DAMAGED_DIRECTORY, entry_path
@@ -78,8 +78,6 @@ from tests.simulation.observers import (
 from tests.simulation.programs import Node, Program
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from tests.simulation.files import Files
 
 ROUNDED_MS = 10_000
@@ -89,100 +87,91 @@ SILENCE_S = 60
 """For how long a consumer must have been silent before another takes its name."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """What is right in a scenario."""
+
+    must_succeed: frozenset[str] = frozenset()
+    """Commits that fail for no reason but a fault."""
+    releases: bool = False
+    """Whether rows may be released during the schedule, once they are consumed or by name;"""
+    ephemeral: bool = False
+    """or by the collections at the end."""
+    pending: bool = False
+    """Whether commits wait for a flush."""
+    repeats: bool = False
+    """Whether a consumer may record rows that the process before it recorded too."""
+    fresh: bool = True
+    """Whether a reader gets what was committed before it began."""
+    glimpses: bool = False
+    """Look only at the newest version after each step, and at the others at the end."""
+    one_of: frozenset[str] = frozenset()
+    """Commits of which one succeeds, and no other."""
+    kept: dict[str, int] = field(default_factory=dict)
+    """Versions that stay readable, by the name of the tag that keeps them."""
+    damaged: int = 0
+    """The number of the log that is damaged or lost during the schedule; 0: none is."""
+    unmounts: bool = False
+    """Whether a disk may vanish, and come back: meanwhile rows cannot be read. In the end it is
+    there."""
+    logs_values: bool = False
+    """Whether the log has values of rows, so that those that were deleted are not gone for a
+    time."""
+    became: Literal["moved", "copied"] | None = None
+    """What is still to be said of the shuffle, and perhaps said by an actor: that it was moved to
+    where it is, or that it is a copy."""
+    another: str = ""
+    """Where another shuffle is that names the same local directories: a copy of this one, or the
+    original, which must keep its rows."""
+
+
 class Oracle:
     """Judges the schedules of one world.
 
     Parameters
     ----------
-    must_succeed
-        Commits that fail for no reason but a fault.
-    releases, ephemeral
-        Whether rows may be released during the schedule, once they are consumed or by name; or by
-        the collections at the end.
-    pending
-        Whether commits wait for a flush.
-    repeats
-        Whether a consumer may record rows that the process before it recorded too.
-    fresh
-        Whether a reader gets what was committed before it began.
-    glimpses
-        Look only at the newest version after each step, and at the others at the end.
-    one_of
-        Commits of which one succeeds, and no other.
-    collections
-        How many it takes until nothing is left over.
-    kept
-        Versions that stay readable, by the name of the tag that keeps them.
-    damaged
-        The number of the log that is damaged or lost during the schedule; 0: none is.
-    unmounts
-        Whether a disk may vanish, and come back: meanwhile rows cannot be read. In the end it is
-        there.
-    logs_values
-        Whether the log has values of rows, so that those that were deleted are not gone for a time.
-    became
-        What is still to be said of the shuffle, and perhaps said by an actor: that it was moved to
-        where it is, or that it is a copy.
-    another
-        Where another shuffle is that names the same local directories: a copy of this one, or the
-        original, which must keep its rows.
+    rules
+        What is right in it.
     events
         What was said before the schedule.
+    collections
+        How many it takes until nothing is left over.
     """
 
     def __init__(
         self,
         world: World,
+        rules: Rules,
         *,
-        must_succeed: frozenset[str] = frozenset(),
-        releases: bool = False,
-        ephemeral: bool = False,
-        pending: bool = False,
-        repeats: bool = False,
-        fresh: bool = True,
-        glimpses: bool = False,
-        one_of: frozenset[str] = frozenset(),
-        collections: int = 2,
-        kept: Mapping[str, int] = MappingProxyType({}),
-        damaged: int = 0,
-        unmounts: bool = False,
-        logs_values: bool = False,
-        became: Literal["moved", "copied"] | None = None,
-        another: str = "",
         events: tuple[tuple[Any, ...], ...] = (),
+        collections: int = 2,
     ) -> None:
         self._world = world
+        self._rules = rules
         self._events = events
-        self._ephemeral = ephemeral or releases
-        self._must_succeed = must_succeed
-        self._one_of = one_of
-        self._releases = releases
-        self._pending = pending
-        self._repeats = repeats
-        self._fresh = fresh
-        self._kept = kept
-        self._damaged = damaged
-        self._unmounts = unmounts
-        self._logs_values = logs_values
+        self._ephemeral = rules.ephemeral or rules.releases
         store = world.is_store
         self._observer = Program("observer", observe, is_store=store)
-        self._watcher = Program("watcher", glimpse, is_store=store) if glimpses else self._observer
+        self._watcher = (
+            Program("watcher", glimpse, is_store=store) if rules.glimpses else self._observer
+        )
         self._collectors = [
             Program(f"last-gc-{n}", collect, is_store=store) for n in range(collections)
         ]
         self._verifier = Program("verifier", verify, is_store=store)
         self._flusher = Program("last-flush", flush, is_store=store)
         self._repairer = Program("last-repair", repair, is_store=store)
-        self._relocators = [Program("last-relocation", relocate(became))] if became else []
-        self._another = another
-        self._others = [Program("another", settle(another))] if another else []
+        self._relocators = (
+            [Program("last-relocation", relocate(rules.became))] if rules.became else []
+        )
+        self._others = [Program("another", settle(rules.another))] if rules.another else []
         self._erasures: dict[str, Program] = {}
         self._by_time: dict[str, Program] = {}
         self._seen: dict[tuple[str, int, int], Any] = {}
         self._left: dict[tuple[int, int, object], str | None] = {}
         self._first = self.seen(world.files, world.start().now_ms)
         self._first_of_original: Rows = ()
-        if another == ORIGINAL:
+        if rules.another == ORIGINAL:
             reader = Program("original", at(ORIGINAL, newest_rows))
             self._first_of_original = reader.run_alone(world.files)[1].result
 
@@ -230,15 +219,15 @@ class Oracle:
                     check_gone(event[1], after.files, self._roots_of_another(after.files))
                 if event[0] == "gets":
                     self._check_alone(event, [node for node in before.nodes if node is not old])
-        if before.files is after.files or self._damaged:
+        if before.files is after.files or self._rules.damaged:
             return after
-        if self._unmounts and (has_unmounted(before.files) or has_unmounted(after.files)):
+        if self._rules.unmounts and (has_unmounted(before.files) or has_unmounted(after.files)):
             return after
         was = self.seen(before.files, after.now_ms, self._watcher)
         now = self.seen(after.files, after.now_ms, self._watcher)
         if was is now:
             return after
-        if now.newest < was.newest and not (self._releases and now.newest == 0):
+        if now.newest < was.newest and not (self._rules.releases and now.newest == 0):
             raise Wrong(f"the newest version was {was.newest}, and is {now.newest} after a step")
         expired = dict(after.expired)
         for version, rows in was.versions.items():
@@ -278,27 +267,32 @@ class Oracle:
 
     def on_end(self, state: State) -> None:
         """Check the end of a schedule: all actors have ended, or never run again."""
-        if self._unmounts:
+        if self._rules.unmounts:
             state = state._replace(files=all_mounted(state.files))
         events = [*self._events, *(event for node in state.nodes for event in node.events)]
-        has_faults = state.faults < self._world.faults or self._unmounts
+        has_faults = state.faults < self._world.faults or self._rules.unmounts
         for node in state.nodes:
             if node.parent is None and node.error is not None:  # before its first call
                 self._check_error(node)
-        if self._damaged:
+        if self._rules.damaged:
             self._check_repaired(state, events)
             return
         for event in events:
-            if event[0] == "fails" and event[1] in self._must_succeed and not has_faults:
+            if event[0] == "fails" and event[1] in self._rules.must_succeed and not has_faults:
                 raise Wrong(f"{event[1]} failed: {event[2]}")
             if event[0] == "gives up" and "Corrupt:" in event[-1] and not has_faults:
                 raise Wrong(f"an actor saw damage: {event[-1]}")
-            if event[0] == "expired" and event[1] in {*self._kept, *self._kept.values()}:
+            if event[0] == "expired" and event[1] in {
+                *self._rules.kept,
+                *self._rules.kept.values(),
+            }:
                 raise Wrong(f"a reader of version {event[1]}, which has a tag: {event[2]}")
-        if self._one_of:
-            won = [event[1] for event in events if event[0] == "is" and event[1] in self._one_of]
+        if self._rules.one_of:
+            won = [
+                event[1] for event in events if event[0] == "is" and event[1] in self._rules.one_of
+            ]
             if len(won) > 1 or (not won and all(state.have_ended) and not has_faults):
-                raise Wrong(f"of {sorted(self._one_of)} one must succeed, and {won} did")
+                raise Wrong(f"of {sorted(self._rules.one_of)} one must succeed, and {won} did")
         seen = self.seen(state.files, state.now_ms)
         seen = seen._replace(versions=seen.versions | dict(state.expired))
         contents = self._explain(events, seen)
@@ -311,7 +305,7 @@ class Oracle:
         may_be_tagged = {event[2] for event in events if event[0] == "tags"}
         tagged = {event[2] for event in events if event[0] == "tags" and event[1] not in untagged}
         deletions = _deletions(events)
-        kept = {*self._kept.values()}
+        kept = {*self._rules.kept.values()}
         left = Left(
             sure,
             tuple(sorted(tagged | kept)),
@@ -346,7 +340,7 @@ class Oracle:
         first = self._first.versions.get(self._first.newest) or ()
         # A version that no commit returned can be a merge of unknown end, a flush or a release; a
         # collection takes numbers too, but these are no versions.
-        may_keep = self._releases or self._pending
+        may_keep = self._rules.releases or self._rules.pending
         may_keep |= any(commits[op][0] == "keep" for op in open_ends)
         possible: set[tuple[Rows, frozenset[str]]] = {(first, frozenset())}
         contents: dict[int, set[Rows]] = {
@@ -363,10 +357,10 @@ class Oracle:
                     continue
                 if may_keep or seen.versions.get(version) is None:
                     following.add((rows, used))
-                if self._releases:
+                if self._rules.releases:
                     following.add((tuple(row for row in rows if row not in consumed), used))
                 left = sorted(open_ends - used)
-                for count in range(1, len(left) + 1 if self._pending else 2):
+                for count in range(1, len(left) + 1 if self._rules.pending else 2):
                     for ops in combinations(left, count):
                         after = {rows}
                         for op in ops:
@@ -387,13 +381,13 @@ class Oracle:
                 following = {(actual, used) for _, used in matching}
             possible = following
             contents[version] = {rows for rows, _ in possible}
-        if max(known, default=0) > seen.newest and not self._releases:
+        if max(known, default=0) > seen.newest and not self._rules.releases:
             raise Wrong(f"version {max(known)} was committed; the newest is {seen.newest}")
         return contents
 
     def _may_go(self, events: list[tuple[Any, ...]]) -> frozenset[int]:
         """Return the rows that a release may have taken."""
-        if not self._releases:
+        if not self._rules.releases:
             return frozenset()
         if any(event[0] == "releases" for event in events):
             return frozenset(
@@ -408,7 +402,9 @@ class Oracle:
         if rows == actual:
             return True
         gone = Counter(rows) - Counter(actual)
-        return self._releases and not Counter(actual) - Counter(rows) and consumed >= set(gone)
+        return (
+            self._rules.releases and not Counter(actual) - Counter(rows) and consumed >= set(gone)
+        )
 
     def _check_times(self, state: State, seen: Seen) -> None:
         """Check that a time names no version before the newest that was put by then.
@@ -440,7 +436,7 @@ class Oracle:
                 for event in earlier.events
                 if event[0] == "is"
             ]
-            floor = max([self._first.newest, *before]) if self._fresh else 0
+            floor = max([self._first.newest, *before]) if self._rules.fresh else 0
             for event in node.events:
                 if event[0] == "reads":
                     _, version, rows, is_newest = event
@@ -451,7 +447,7 @@ class Oracle:
                         )
                     if is_newest and version < floor:
                         raise Wrong(f"a reader got version {version} after {floor} was committed")
-                elif event[0] == "finds nothing" and floor and not self._releases:
+                elif event[0] == "finds nothing" and floor and not self._rules.releases:
                     raise Wrong(f"a reader found nothing after version {floor} was committed")
                 elif event[0] == "changes":
                     _, after, version, rows = event
@@ -481,10 +477,10 @@ class Oracle:
                 last[event[1]] = max(last.get(event[1], 0), event[2])
         for consumer, rows in recorded.items():
             twice = sorted(row for row, count in Counter(rows).items() if count > 1)
-            if twice and not self._repeats:
+            if twice and not self._rules.repeats:
                 raise Wrong(f"consumer {consumer} recorded rows {twice} as consumed twice")
             whole = contents.get(last[consumer], set())
-            sure = not twice and not self._releases and consumer not in unsure
+            sure = not twice and not self._rules.releases and consumer not in unsure
             if sure and whole and tuple(sorted(rows)) not in whole:
                 raise Wrong(
                     f"consumer {consumer} has recorded version {last[consumer]} with rows "
@@ -498,7 +494,7 @@ class Oracle:
         # A repair that died has moved numbers aside, and not said so.
         aside = [path for path in files.paths() if path.startswith(f"{DAMAGED_DIRECTORY}/")]
         moved = {int(path.rpartition("/")[2].partition("-")[0]) for path in aside}
-        check_repaired(events, self._first, seen, self._damaged, moved | {*node.result})
+        check_repaired(events, self._first, seen, self._rules.damaged, moved | {*node.result})
         for collector in self._collectors:
             files, _ = self._run(collector, files, state.now_ms)
         after = self.seen(files, state.now_ms)
@@ -514,7 +510,7 @@ class Oracle:
 
     def _left_after_gc(self, state: State, expected: Left) -> str | None:
         files, now_ms = state.files, state.now_ms
-        if self._pending:
+        if self._rules.pending:
             files, _ = self._run(self._flusher, files, now_ms)
         for relocator in self._relocators:
             files, _ = self._run(relocator, files, now_ms)
@@ -562,9 +558,9 @@ class Oracle:
             is_kept = bool(rows & set(keys))
             # A receipt does not say whether a tagged version has such rows.
             has_old = any(version < searched for version in expected.may_be_tagged)
-            may_last = unsearched or not is_only or self._logs_values or has_old or is_undone
+            may_last = unsearched or not is_only or self._rules.logs_values or has_old or is_undone
             # Files that a copy was made with are its original's to remove.
-            may_last = may_last or self._another == ORIGINAL
+            may_last = may_last or self._rules.another == ORIGINAL
             if node.result == is_kept and (is_kept or not may_last):
                 return f"rows {keys} were deleted, of {sorted(rows)}; is_gone: {node.result}"
             if node.result:
@@ -572,7 +568,7 @@ class Oracle:
         return None
 
     def _roots_of_another(self, files: Files) -> tuple[str, ...]:
-        return roots_of_another(files, self._world.files, self._another)
+        return roots_of_another(files, self._world.files, self._rules.another)
 
     def _left_files(
         self,

@@ -105,18 +105,16 @@ def this() -> Process | None:
     return getattr(_here, "process", None)
 
 
+def actor() -> Process:
+    """Return the process of the calling thread, which an actor runs in."""
+    process = this()
+    assert process is not None, "only actors call this"
+    return process
+
+
 def note(*event: Any) -> None:
     """Say something for the oracle."""
-    process = this()
-    assert process is not None
-    process.note(*event)
-
-
-def slept_s() -> float:
-    """Return for how long the calling process has slept."""
-    process = this()
-    assert process is not None
-    return process.slept_s
+    actor().note(*event)
 
 
 @contextlib.contextmanager
@@ -150,11 +148,8 @@ class _Requests:
     in the time that they would take concurrently."""
 
     def __init__(self, max_workers: int) -> None:
-        process = this()
-        assert process is not None
-        self._process = process
-        self._begin = process.trips
-        self._ends = [process.trips] * max_workers
+        self._process = actor()
+        self._ends = [self._process.trips] * max_workers
 
     def __enter__(self) -> Self:
         return self

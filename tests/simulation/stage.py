@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from arrow_format import DeletionReceipt
 from tests.simulation import actors
@@ -11,7 +11,7 @@ from tests.simulation.drop_oracle import DropOracle
 from tests.simulation.explorer import World
 from tests.simulation.files import EMPTY, Files
 from tests.simulation.layouts import NARROW, Layout
-from tests.simulation.oracle import Oracle
+from tests.simulation.oracle import Oracle, Rules
 from tests.simulation.process import START_MS
 from tests.simulation.programs import Program
 
@@ -91,8 +91,8 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Scenario:
-    """A group of actors on a storage.
+class Scenario(Rules):
+    """A group of actors on a storage, and what is right there.
 
     ``begin`` prepares the storage, and returns the actors by name.
     """
@@ -106,21 +106,8 @@ class Scenario:
     pauses: int = 0
     jumps: int = 0
     crashes: bool = True
-    releases: bool = False
-    ephemeral: bool = False
-    pending: bool = False
-    repeats: bool = False
-    fresh: bool = True
-    glimpses: bool = False
-    one_of: frozenset[str] = frozenset()
-    kept: dict[str, int] = field(default_factory=dict)
-    damaged: int = 0
     drops: bool = False
-    unmounts: bool = False
-    logs_values: bool = False
-    became: Literal["moved", "copied"] | None = None
-    another: str = ""
-    must_succeed: frozenset[str] = frozenset()
+    """Whether an actor removes the shuffle for good."""
     skews_ms: dict[str, int] = field(default_factory=dict)
     preemptions: int = 2
     """Switches from an actor that has not ended, for the tests."""
@@ -158,23 +145,7 @@ class Scenario:
             stage.now_ms + self.age_days * 86_400_000,
             frozenset(map(names.index, self.steady)),
         )
-        oracle = (DropOracle if self.drops else Oracle)(
-            world,
-            must_succeed=self.must_succeed,
-            releases=self.releases,
-            ephemeral=self.ephemeral,
-            pending=self.pending,
-            repeats=self.repeats,
-            fresh=self.fresh,
-            glimpses=self.glimpses,
-            one_of=self.one_of,
-            kept=self.kept,
-            damaged=self.damaged,
-            unmounts=self.unmounts,
-            logs_values=self.logs_values,
-            became=self.became,
-            another=self.another,
-            collections=2 if self.sizes is None else 4,
-            events=stage.events,
-        )
+        collections = 2 if self.sizes is None else 4
+        judge = DropOracle if self.drops else Oracle
+        oracle = judge(world, self, events=stage.events, collections=collections)
         return world, oracle

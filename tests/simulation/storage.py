@@ -21,7 +21,7 @@ from arrow_format.storage.protocol import (
     truncated_error,
 )
 from tests.simulation.files import EXISTS, FAILED, MISSING
-from tests.simulation.process import this
+from tests.simulation.process import actor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,10 +65,8 @@ class _Simulated:
 
     def _perform(self, kind: str, path: str | tuple[str, ...], *arguments: Any) -> Any:
         """Return the value of a call's answer, or raise its error."""
-        process = this()
-        assert process is not None, "only actors call a simulated storage"
         full = self._full(path) if isinstance(path, str) else tuple(map(self._full, path))
-        answer = process.perform((kind, full, *arguments))
+        answer = actor().perform((kind, full, *arguments))
         if answer.how == EXISTS:
             raise ObjectExistsError(f"{self.root}/{path}: could not create it: it exists already")
         if answer.how == MISSING:

@@ -12,24 +12,24 @@ from tests.simulation.observers import observe
 from tests.simulation.process import virtual_world
 from tests.simulation.stage import Stage
 
+
+def on_both(what, name, schedule):
+    """Return a schedule of a scenario on directories, and the same one on a store."""
+    return {f"{what}{on}": (f"{name}{on}", schedule) for on in ("", " on a store")}
+
+
 SCHEDULES = {
     # A reader listed versions 1 to 4. Version 3 was consumed, and its number is free when a writer
     # that looked at version 2 puts its entry: the reader took that for version 3.
-    "a late entry in the place of an expired one": (
+    **on_both(
+        "a late entry in the place of an expired one",
         "late append and changes",
         "W@entry O@record R@read-entry O$ W@read-expired R$ W$",
     ),
-    "a late entry in the place of an expired one, on a store": (
-        "late append and changes on a store",
-        "W@entry O@record R@read-entry O$ W@read-expired R$ W$",
-    ),
     # As above, with a merge, and a reader on its way from version 5 down to the first.
-    "a late merge in the place of an expired entry": (
+    **on_both(
+        "a late merge in the place of an expired entry",
         "late merge and read",
-        "M@entry O@collects pause R@read-entry O$ M@read-expired R$ M$",
-    ),
-    "a late merge in the place of an expired entry, on a store": (
-        "late merge and read on a store",
         "M@entry O@collects pause R@read-entry O$ M@read-expired R$ M$",
     ),
     # The inputs of a merge were overwritten, and removed while it looked whether it still fits: it
@@ -71,13 +71,11 @@ SCHEDULES = {
     ),
     # The number of a late append is free again, since its segment was removed: the writer must
     # see that after its put, and a reader on its way through that segment must not believe it.
-    **{
-        f"a late append in a removed segment{on}": (
-            f"late append and removal{on}",
-            "W@entry O@range R@read-entry#2 O$ W@entry-link W*1 R$ W$",
-        )
-        for on in ("", " on a store")
-    },
+    **on_both(
+        "a late append in a removed segment",
+        "late append and removal",
+        "W@entry O@range R@read-entry#2 O$ W@entry-link W*1 R$ W$",
+    ),
     # A merge was committed, and its entry removed before it had made its report.
     "a merge whose entry is removed before its report": (
         "late merge and removal on a store",
@@ -110,19 +108,13 @@ SCHEDULES = {
         for calls in range(1, 8)
     },
     # A collection died that was making entries blank: the question whether rows are gone failed.
-    **{
-        f"a collection that dies while it compacts the log{on}": (
-            f"erasure with statistics and collections that compact the log{on}",
-            "G@collects#2 A$ G@blank#2",
-        )
-        for on in ("", " on a store")
-    },
-    # A process whose clock is ahead took the name of a consumer that was at work.
-    "a clock that is an hour ahead": ("name of a consumer at work", "K@sleep L$ K$"),
-    "a clock that is an hour ahead, on a store": (
-        "name of a consumer at work on a store",
-        "K@sleep L$ K$",
+    **on_both(
+        "a collection that dies while it compacts the log",
+        "erasure with statistics and collections that compact the log",
+        "G@collects#2 A$ G@blank#2",
     ),
+    # A process whose clock is ahead took the name of a consumer that was at work.
+    **on_both("a clock that is an hour ahead", "name of a consumer at work", "K@sleep L$ K$"),
     # The entry of an append expires before its writer has looked whether it won: it must not be
     # committed a second time.
     "an entry that expires before its writer has looked": (
@@ -131,13 +123,11 @@ SCHEDULES = {
     ),
     # A flush died behind its entry, and the deletion took the row away that it had published: the
     # judge took that row for one that waits to be flushed.
-    **{
-        f"a flush that dies before a deletion{on}": (
-            f"deletion, pending append and flush{on}",
-            "P$ F@entry-link F*1 D$",
-        )
-        for on in ("", " on a store")
-    },
+    **on_both(
+        "a flush that dies before a deletion",
+        "deletion, pending append and flush",
+        "P$ F@entry-link F*1 D$",
+    ),
 }
 
 
