@@ -15,13 +15,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from zlib import crc32
 
 import pyarrow as pa
 
 from arrow_format.format.batch_frame import decode_table, encode_table
 from arrow_format.log.framing import from_frame
-from tests.support.hostile import forged_frame
+from tests.support.hostile import forged_frame, sealed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -105,9 +104,8 @@ def at_opening(file: Path, act: Callable[[], object]) -> Iterator[None]:
     """Act when another process opens a file for the first time, which waits for it."""
     over, acted = threading.Event(), threading.Event()
     with file.open("rb") as leased:
-        fcntl.fcntl(
-            leased, fcntl.F_SETSIG, signal.SIGURG
-        )  # which is ignored, unlike that of leases
+        # This signal is ignored, unlike that of leases.
+        fcntl.fcntl(leased, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(leased, fcntl.F_SETLEASE, fcntl.F_WRLCK)
 
         def watch() -> None:
@@ -189,11 +187,6 @@ TOTALS = pa.schema(
     [pa.field(name, pa.int64(), nullable=False) for name in ("num_rows", "num_bytes")]
 )
 """Of the section of that name."""
-
-
-def sealed(line: bytes, sections: bytes = b"") -> bytes:
-    """Return a file of the log of any first line."""
-    return b"%s\narrow-shuffle-log %d %08x\n%s" % (line, len(line), crc32(line), sections)
 
 
 def line(change: Callable[[bytes], bytes]) -> Change:

@@ -6,6 +6,7 @@ import itertools
 import json
 import random
 import secrets
+import shutil
 import time
 import uuid
 from contextlib import ExitStack, contextmanager
@@ -18,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from msgspec import structs
 
-from arrow_format import BROADCAST, WriteOptions
+from arrow_format import BROADCAST, MergePolicy, WriteOptions, merge_shuffle
 from arrow_format.arrays.stored_types import data_schema, normalise
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from arrow_format import Partitioner
     from arrow_format.model import Transaction
+    from arrow_format.options import MergeBy, RewriteChoice
 
 _MANY = 2_000
 """Rows from which on what is expected is compressed."""
@@ -90,7 +92,7 @@ class Golden:
     ) -> None:
         """Commit a map output per table, and write down what a reader must find."""
         job = begin_job(
-            str(self.directory / "shuffle"),
+            str(self.path),
             tasks[0].schema,
             num_subpartitions=self.n,
             partitioner=self.partitioner,
@@ -107,6 +109,24 @@ class Golden:
         if self.combine:
             tasks = [combined_rows(task, self.combine) for task in tasks]
         self.expect(receipt.version, tasks)
+
+    @property
+    def path(self) -> Path:
+        """Where the shuffle is."""
+        return self.directory / "shuffle"
+
+    def merge(self, rewrite: RewriteChoice, by: MergeBy = "map_output") -> None:
+        """Merge the newest version; a reader must find the same rows."""
+        policy = MergePolicy(rewrite=rewrite)
+        report = merge_shuffle(self.path, policy=policy, options=self.options, by=by)
+        self.repeat(report.version, report.version - 1)
+
+    def repeat(self, version: int, earlier: int) -> None:
+        """Write down that a version has the rows of an earlier one."""
+        shutil.copy(
+            self.directory / f"expected-{earlier}.arrow",
+            self.directory / f"expected-{version}.arrow",
+        )
 
     def expect(self, version: int, tasks: Sequence[pa.Table]) -> None:
         """Write down that a version has the rows of the one before, and these behind them."""

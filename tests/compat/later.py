@@ -38,10 +38,9 @@ from arrow_format.log.outputs import MapOutputs
 from arrow_format.model import Mask, Position
 from arrow_format.storage.open import open_storage
 from tests.compat import rewritten
-from tests.compat.damages import sealed
 from tests.compat.golden import Golden, flights
 from tests.compat.rewritten import ROWS
-from tests.support.hostile import stated
+from tests.support.hostile import sealed, stated
 from tests.support.indexes import decode_index, said_of
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ def rescaled() -> None:
     Each version is written as a shuffle of its own; their entries are put into one log.
     """
     golden = Golden("rescaled", 4, HashPartitioner("id"))
-    shuffle = golden.directory / "shuffle"
+    shuffle = golden.path
     (shuffle / entry_path(1)).parent.mkdir(parents=True)
     entries: list[LogEntry] = []
     tasks = [flights(100 * number, 100).combine_chunks() for number in range(3)]
@@ -123,7 +122,7 @@ def _mask_third_rows(golden: Golden, entries: list[LogEntry], stored: list[pa.Ta
         commit_id=uuid.uuid4().hex, job_id=None, num_outputs=len(added), num_rows=added.num_rows,
         num_bytes=added.num_bytes, content=Delta(added, added.keys, totals=(totals[0], totals[1])),
     )  # fmt: skip
-    (golden.directory / "shuffle" / entry_path(number)).write_bytes(encode_entry(entry))
+    (golden.path / entry_path(number)).write_bytes(encode_entry(entry))
     write_modulo(golden, entry, left)
 
 
@@ -143,7 +142,7 @@ def upsert() -> None:
     """
     golden = Golden("upsert", 3, HashPartitioner("id"), sort_buffer_bytes=4096, chunk_bytes=256)
     golden.commit("errorifexists", [flights(0, 30), flights(30, 30)])
-    path = golden.directory / "shuffle"
+    path = golden.path
     ids = [*range(2, 60, 5), 70]
     delete_rows(path, {"id": ids}, erase=False, options=golden.options)
     golden.rows = [row for row in golden.rows if row["id"][0].as_py() not in ids]
@@ -188,31 +187,13 @@ def unknown_names() -> None:
     change_entry(golden, 1, change, frames)
 
 
-def unknown_feature() -> None:
-    """The newest entry says that who reads must know a feature."""
-
-    def change(head: dict[str, Any]) -> None:
-        head["state"]["readers"] = ["later"]
-
-    refused("unknown_feature", change)
-
-
-def unknown_operation() -> None:
-    """The newest entry has an operation of a later release."""
-
-    def change(head: dict[str, Any]) -> None:
-        head["operation"] = "later"
-
-    refused("unknown_operation", change)
-
-
-def unknown_version() -> None:
-    """The newest entry is of a later version of the format."""
-
-    def change(head: dict[str, Any]) -> None:
-        head["format_version"] = 2
-
-    refused("unknown_version", change)
+REFUSED: dict[str, Callable[[dict[str, Any]], None]] = {
+    "unknown_feature": lambda head: head["state"].update(readers=["later"]),
+    "unknown_operation": lambda head: head.update(operation="later"),
+    "unknown_version": lambda head: head.update(format_version=2),
+}
+"""What the newest entry has of a later release: what who reads it must know, what it does, or the
+version of the format."""
 
 
 def unknown_index() -> None:
@@ -228,7 +209,7 @@ def of_no_reader() -> None:
     """What readers of rows do not need: the owners of a result, and who failed."""
     golden = Golden("of_no_reader", 3, HashPartitioner("id"))
     golden.commit("errorifexists", [flights(0, 10)])
-    log = CommitLog(open_storage(str(golden.directory / "shuffle")))
+    log = CommitLog(open_storage(str(golden.path)))
     log.append(lambda view: draft(view, FENCE, gives_up=("a",), failed=True), sync=False)
     golden.commit("append", [flights(10, 5)])
     owner = {"host": "a", "boot": "b pid:[1]", "pid": 1, "started": 2}
@@ -240,20 +221,24 @@ def of_no_reader() -> None:
         change_entry(golden, number, change)
 
 
-def refused(name: str, change: Callable[[dict[str, Any]], None]) -> None:
-    """Write a shuffle whose newest entry, of two, is of a later release."""
+def of_two_versions(name: str) -> Golden:
+    """Write ten rows, and append ten."""
     golden = Golden(name, 3, HashPartitioner("id"))
     for mode in ("errorifexists", "append"):
         golden.commit(mode, [flights(0, 10)])
+    return golden
+
+
+def refused(name: str, change: Callable[[dict[str, Any]], None]) -> None:
+    """Write a shuffle whose newest entry, of two, is of a later release."""
+    golden = of_two_versions(name)
     change_entry(golden, 2, change)
     golden.refuses({1: "newer", 2: "newer"})
 
 
 def unknown_region() -> None:
     """A region of a kind of a later release, in the file of the second version alone."""
-    golden = Golden("unknown_region", 3, HashPartitioner("id"))
-    for mode in ("errorifexists", "append"):
-        golden.commit(mode, [flights(0, 10)])
+    golden = of_two_versions("unknown_region")
 
     def change(index: bytes) -> bytes:
         directory = decode_directory(memoryview(index)[-16 - directory_place(index)[0] : -16])
@@ -271,18 +256,14 @@ def unknown_region() -> None:
 
 def unknown_encoding() -> None:
     """A chunk of an encoding of a later release, in the file of the second version alone."""
-    golden = Golden("unknown_encoding", 3, HashPartitioner("id"))
-    for mode in ("errorifexists", "append"):
-        golden.commit(mode, [flights(0, 10)])
+    golden = of_two_versions("unknown_encoding")
 
     def change(index: bytes) -> bytes:
         metadata, regions = decode_index(index)
+        tables = (region.chunks for region in regions)
+        chunks = [replace(each, encoding=np.full_like(each.encoding, 2)) for each in tables]
         regions = tuple(
-            replace(
-                region,
-                chunks=replace(region.chunks, encoding=np.full_like(region.chunks.encoding, 2)),
-            )
-            for region in regions
+            replace(region, chunks=of) for region, of in zip(regions, chunks, strict=True)
         )
         return encode_index(replace(metadata, statistics=()), regions)
 
@@ -292,7 +273,7 @@ def unknown_encoding() -> None:
 
 def change_index(golden: Golden, change: Callable[[bytes], bytes]) -> None:
     """Change the index of the only file that the second entry adds."""
-    path = golden.directory / "shuffle"
+    path = golden.path
     entry_file = path / entry_path(2)
     entry = decode_entry(entry_file.read_bytes())
     (output,) = entry.map_outputs
@@ -311,7 +292,7 @@ def change_entry(
     sections: Mapping[str, bytes] = MappingProxyType({}),
 ) -> None:
     """Change the JSON of an entry, and add sections."""
-    path = golden.directory / "shuffle" / entry_path(number)
+    path = golden.path / entry_path(number)
     line, _, rest = path.read_bytes().split(b"\n", 2)
     head = json.loads(line)
     change(head)

@@ -20,10 +20,8 @@ import zstandard
 from arrow_format import (
     BROADCAST,
     HashPartitioner,
-    MergePolicy,
     RoundRobinPartitioner,
     collect_garbage,
-    merge_shuffle,
     rollback_shuffle,
 )
 from arrow_format.format.index_file import assemble
@@ -55,7 +53,7 @@ if TYPE_CHECKING:
 
 def put_range(golden: Golden, number: int) -> None:
     """Put the checkpoint of a number, which a commit does not do so early."""
-    log = CommitLog(open_storage(str(golden.directory / "shuffle")))
+    log = CommitLog(open_storage(str(golden.path)))
     newest = log.view().last
     assert newest is not None
     log.put_checkpoint(newest, number)
@@ -64,14 +62,11 @@ def put_range(golden: Golden, number: int) -> None:
 def rare_log() -> None:
     """A range that removes, tags, what replaces all when it is flushed, and names to ignore."""
     golden = Golden("rare_log", 3, HashPartitioner("id"))
-    path = golden.directory / "shuffle"
+    path = golden.path
     golden.commit("errorifexists", [flights(0, 10), flights(10, 10)])
     golden.commit("append", [flights(20, 10)])
     put_range(golden, 2)
-    merge_shuffle(
-        path, policy=MergePolicy(rewrite="never"), options=golden.options, by="map_output"
-    )  # 3
-    shutil.copy(golden.directory / "expected-2.arrow", golden.directory / "expected-3.arrow")
+    golden.merge("never")  # 3
     put_range(golden, 3)  # begins after 2, and removes what that adds
     golden.commit("append", [flights(30, 5)])  # 4, which knows of it
     tag_shuffle(path, "one", 1)
@@ -104,7 +99,7 @@ def rare_releases() -> None:
     golden.commit("append", [flights(10, 5)])
     put_range(golden, 2)
     golden.rows = golden.rows[consumed:]
-    storage = open_storage(str(golden.directory / "shuffle"))
+    storage = open_storage(str(golden.path))
     ConsumerRegistry(storage).advance("a", 1)
     release_consumed(storage, sync=False)  # 3
     golden.expect(3, [flights(0, 0)])
@@ -119,7 +114,7 @@ def blank_entries() -> None:
     takes it.
     """
     golden = Golden("blank_entries", 3, HashPartitioner("id"))
-    path = golden.directory / "shuffle"
+    path = golden.path
     golden.commit("errorifexists", [flights(0, 10)])
     golden.commit("append", [flights(10, 10)])
     tag_shuffle(path, "two", 2)
@@ -143,7 +138,7 @@ def expiring() -> None:
     golden = Golden("expiring", 3, HashPartitioner("id"))
     golden.commit("errorifexists", [flights(0, 10), flights(10, 10)])
     golden.commit("overwrite", [flights(20, 10)])
-    path = golden.directory / "shuffle"
+    path = golden.path
     shutil.copytree(path, golden.directory / "before")
     for file in path.rglob("*"):
         os.utime(file, (0, 0))
@@ -215,7 +210,7 @@ def two_files() -> None:
         entry["map_outputs"] = [first]
         entry["num_outputs"] = 1
 
-    rebuilt(golden.directory / "shuffle", join)
+    rebuilt(golden.path, join)
 
 
 def both_codecs() -> None:
@@ -224,11 +219,7 @@ def both_codecs() -> None:
     golden.commit("errorifexists", [flights(0, 20)])
     golden.options = replace(golden.options, codec="none")
     golden.commit("append", [flights(20, 20)])
-    policy = MergePolicy(rewrite="never")
-    merge_shuffle(
-        golden.directory / "shuffle", policy=policy, options=golden.options, by="map_output"
-    )
-    shutil.copy(golden.directory / "expected-2.arrow", golden.directory / "expected-3.arrow")
+    golden.merge("never")
 
 
 def widened() -> None:
@@ -309,7 +300,7 @@ def rare_bounds() -> None:
 def undone() -> None:
     """A deletion that was undone: a rollback to a version before it."""
     golden = Golden("undone", 3, HashPartitioner("id"))
-    path = golden.directory / "shuffle"
+    path = golden.path
     golden.commit("errorifexists", [flights(0, 20)])
     delete_rows(path, {"id": [3, 4]}, options=golden.options)
     rows = golden.rows

@@ -24,8 +24,8 @@ from arrow_format.format.index_file import MAGIC, TAIL_BYTES, assemble, director
 from arrow_format.log.framing import from_frame
 from arrow_format.log.names import entry_path, range_path
 from arrow_format.log.output_table import SCHEMA
-from tests.compat.damages import TOTALS, sealed
-from tests.support.hostile import index_parts, stated
+from tests.compat.damages import TOTALS
+from tests.support.hostile import index_parts, sealed, stated
 from tests.support.indexes import said_of
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def sections_of(version: Version) -> dict[str, bytes]:
 
 def change(golden: Golden, number: int, how: Callable[[Version], object]) -> None:
     """Change a version of one file."""
-    path = golden.directory / "shuffle"
+    path = golden.path
     head, sections = from_frame((path / entry_path(number)).read_bytes(), dict[str, Any])
     del head["sections"]
     outputs = decode_table(sections["added"], SCHEMA).to_pylist()

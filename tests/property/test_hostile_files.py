@@ -52,6 +52,8 @@ from arrow_format.log.framing import from_frame
 from arrow_format.log.state import VersionShape
 from arrow_format.log.totals import decode_totals, encode_totals
 from arrow_format.model import Transaction
+from arrow_format.read.index_cache import IndexCache
+from arrow_format.read.subpartition_reader import files_of
 from arrow_format.storage.open import PosixStorage
 from tests.support.chunks import decoded
 from tests.support.exhaustive import exhaustive
@@ -65,7 +67,7 @@ from tests.support.hostile import (
     forged_frame,
     little_memory,
     rebuilt,
-    sealed_entry,
+    sealed,
 )
 from tests.support.indexes import decode_index, said_of
 from tests.support.small_shuffles import numbered, write_tasks
@@ -93,9 +95,7 @@ def sound(request, tmp_path_factory):
                 partitioner=RangePartitioner("p", bounds=[0, 1, 2]),
             )  # fmt: skip
         else:
-            options = WriteOptions(
-                sync=False, codec=request.param, chunk_bytes=1, sort_buffer_bytes=1 << 10
-            )
+            options = replace(SMALL, codec=request.param)
             tasks = [[numbered([3, 1, 1], start), numbered([2, 0], start + 3)]]
             transaction = Transaction("a-query", start)
             write_tasks(path, tasks, 4, mode="append", options=options, transaction=transaction)
@@ -153,7 +153,7 @@ def test_log_entries(sound, rng):
     if rng.random() < 0.1:
         body = changed_bytes(rng, body)
     rest = b"".join(bytes(section) for section in sections.values())
-    restored(sound, file, sealed_entry(body.replace(b"\n", b" ")) + rest)
+    restored(sound, file, sealed(body.replace(b"\n", b" "), rest))
 
 
 @guarantee("hostile files")
@@ -493,9 +493,9 @@ def test_map_tasks_must_be_there_each_once(shuffle):
     ids=["arrays", "objects", "digits", "repeated", "infinite", "utf-16"],
 )
 def test_json_that_is_hard_to_read(body):
-    assert not survives(check_entry, sealed_entry(body))
+    assert not survives(check_entry, sealed(body))
     with pytest.raises(CorruptShuffleError):
-        check_entry(sealed_entry(body))
+        check_entry(sealed(body))
 
 
 def test_a_far_away_version_number_takes_no_time(shuffle):
@@ -603,11 +603,7 @@ def test_bombs_in_bounds_go_unopened(shuffle, stated):
 @guarantee("expansion limits")
 def test_bombs_in_messages_go_unopened():
     batch = pa.record_batch({"v": np.zeros(4 << 20, np.int64)})
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
-        writer.write_batch(batch)
-    stream = sink.getvalue()
+    stream = pa.py_buffer(bomb(batch))
     (schema_bytes,) = struct.unpack_from("<i", stream, 4)
     message = stream.slice(8 + schema_bytes, stream.size - 16 - schema_bytes)
     assert message.size < 20_000
@@ -691,9 +687,7 @@ def index_with(sound_index, **changes):
     ],
 )
 def test_chunks_that_no_writer_makes(tmp_path, changes, message):
-    write_tasks(
-        tmp_path / "s", [[numbered([1, 1, 2])]], 4, options=WriteOptions(sync=False, chunk_bytes=1)
-    )
+    write_tasks(tmp_path / "s", [[numbered([1, 1, 2])]], 4, options=SMALL)
     (file,) = tmp_path.rglob("*.index")
     with pytest.raises(CorruptShuffleError, match=message):
         decode_index(index_with(file.read_bytes(), **changes))
@@ -775,9 +769,6 @@ def test_a_root_with_the_marker_of_another_job_is_not_read(tmp_path):
 
 
 def test_the_same_path_in_two_roots_is_two_files(tmp_path):
-    from arrow_format.read.index_cache import IndexCache
-    from arrow_format.read.subpartition_reader import files_of
-
     options = WriteOptions(sync=False, local_dirs=(str(tmp_path / "disk"),))
     write_tasks(tmp_path / "s", [[numbered([1])], [numbered([2, 3])]], 4, options=options)
     shuffle = open_shuffle(tmp_path / "s")

@@ -53,9 +53,9 @@ def little_memory(spare: int = 256 << 20) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
-def sealed_entry(body: bytes) -> bytes:
-    """Return a log entry of any first line."""
-    return body + b"\narrow-shuffle-log %d %08x\n" % (len(body), zlib.crc32(body))
+def sealed(line: bytes, sections: bytes = b"") -> bytes:
+    """Return a file of the log of any first line."""
+    return b"%s\narrow-shuffle-log %d %08x\n%s" % (line, len(line), zlib.crc32(line), sections)
 
 
 def entry_json(entry: bytes) -> dict[str, Any]:
@@ -171,12 +171,8 @@ def changed_index(rng: random.Random, index: bytes) -> bytes:
         blocks[at] = first, max(end, 0), block, section
     try:
         return assemble(metadata, blocks)
-    except (
-        TypeError,
-        ValueError,
-        OverflowError,
-        RecursionError,
-    ):  # metadata that no JSON is made of
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        # Metadata that no JSON is made of.
         return changed_bytes(rng, index)
 
 
