@@ -18,16 +18,16 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
-from arrow_format import ArithmeticOverflowError, WriteOptions, open_shuffle, write_shuffle
+from arrow_format import ArithmeticOverflowError, open_shuffle, write_shuffle
 from arrow_format.operators.aggregate import aggregate_in_passes, aggregate_range
 from arrow_format.operators.aggregation_plan import plan_aggregation
 from connector.spark_types import spark_schema_of
 from tests.support.guarantees import guarantee
+from tests.support.small_shuffles import FAST
 
 # Its examples are drawn in a fixture, where the plugin does not see them.
 pytestmark = [pytest.mark.spark, pytest.mark.hypothesis]
 
-FAST = WriteOptions(sync=False)
 EXACT = Context(prec=90)
 MICROSECOND = dt.timedelta(microseconds=1)
 SKIP_NULLS = pc.ScalarAggregateOptions(skip_nulls=True)
@@ -216,6 +216,7 @@ def same(found, expected, largest=0.0):
 
 
 def of_set(value):
+    """What sets are put in order by: equal for both zeros."""
     return repr(value + 0 if value == 0 else value)
 
 
@@ -227,9 +228,7 @@ def assert_same(function, values, found, expected):
         if function in ("kurtosis", "skewness"):
             largest = 1.0
     if function == "collect_set":
-        found, expected = (
-            sorted(x, key=lambda v: repr(v + 0 if v == 0 else v)) for x in (found, expected)
-        )
+        found, expected = (sorted(values, key=of_set) for values in (found, expected))
     assert same(found, expected, largest), (function, values, found, expected)
 
 

@@ -11,10 +11,8 @@ from arrow_format.format import codecs
 from arrow_format.format.codec_zstd import ZstdCodec, _FrameChunks
 from arrow_format.option_fields import Kind
 from arrow_format.options import Codec
-from arrow_format.read.partitioned_file import PartitionedFileReader
-from tests.conformance.test_merger import KINDS, REGIONS, merger_in
-from tests.support.merges import TINY, N, rows_in
-from tests.support.small_shuffles import write_file
+from tests.conformance.test_merger import KINDS, merger_in, written
+from tests.support.merges import rows_in
 
 
 class _OtherChunks(_FrameChunks):
@@ -51,16 +49,6 @@ def other(monkeypatch):
     return codec
 
 
-def _written(storage, names):
-    return [
-        PartitionedFileReader(
-            storage,
-            write_file(storage, regions, N, path=f"here/{i}", options=replace(TINY, codec=name))[0],
-        )
-        for i, (regions, name) in enumerate(zip(REGIONS, names, strict=True))
-    ]
-
-
 @KINDS
 @pytest.mark.parametrize(
     ("names", "merged_as"),
@@ -71,7 +59,7 @@ def _written(storage, names):
     ],
 )
 def test_its_files_are_read_and_merged(storage, other, kind, names, merged_as):
-    inputs = _written(storage, names)
+    inputs = written(storage, names)
     assert [one.codec for one in inputs] == [*names]
     merged = getattr(merger_in(storage), kind)(inputs)
     assert rows_in(merged) == rows_in(*inputs)
@@ -82,7 +70,7 @@ def test_its_files_are_read_and_merged(storage, other, kind, names, merged_as):
 
 @KINDS
 def test_without_it_its_files_are_of_a_newer_version(storage, other, monkeypatch, kind):
-    inputs = _written(storage, ("zstd", "other", "other"))
+    inputs = written(storage, ("zstd", "other", "other"))
     monkeypatch.delitem(codecs._BY_ENCODING, other.encoding)
     for call in (lambda: rows_in(*inputs), lambda: getattr(merger_in(storage), kind)(inputs)):
         with pytest.raises(FormatVersionError, match="chunk encoding 2 is not known"):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -25,32 +23,8 @@ from arrow_format.model import BROADCAST
 from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.open import PosixStorage
 from tests.support.guarantees import guarantee
-from tests.support.small_shuffles import entry_of, metadata_of
-
-SCHEMA = pa.schema([("id", pa.int32()), ("v", pa.int64()), ("s", pa.string())])
-CODECS = pytest.mark.parametrize("codec", ["none", "zstd"])
-
-
-def rows_of(ids, start=0):
-    """A batch whose column ``v`` numbers the rows."""
-    v = np.arange(start, start + len(ids))
-    return pa.record_batch(
-        [pa.array(ids, pa.int32()), pa.array(v), pa.array([f"row {i}" for i in v])], schema=SCHEMA
-    )
-
-
-@dataclass(frozen=True)
-class FromColumn:
-    """Takes the ids, BROADCAST among them, from a column."""
-
-    def describe(self):
-        return {"kind": "from_column"}
-
-    def check(self, schema):
-        schema.field("id")
-
-    def bind(self, schema, num_subpartitions, map_task):
-        return lambda batch: batch["id"].to_numpy()
+from tests.support.merges import CODECS, FROM_COLUMN
+from tests.support.small_shuffles import SCHEMA, entry_of, metadata_of, numbered, write_rows
 
 
 def of_each(shuffle):
@@ -65,13 +39,12 @@ def of_each(shuffle):
 @CODECS
 @pytest.mark.parametrize("num_rows", [1, 5_000])
 def test_every_subpartition_reads_every_row_and_the_file_holds_it_once(tmp_path, codec, num_rows):
-    table = pa.table(rows_of(range(num_rows)))
+    table = pa.table(numbered(range(num_rows)))
     options = WriteOptions(codec=codec, sync=False)
     n = 40
-    receipt = write_shuffle(
-        table, tmp_path / "b", num_subpartitions=n, partitioner=BroadcastPartitioner(),
-        options=options,
-    )  # fmt: skip
+    receipt = write_rows(
+        tmp_path / "b", table, n=n, partitioner=BroadcastPartitioner(), options=options
+    )
     shuffle = open_shuffle(tmp_path / "b")
     assert of_each(shuffle) == [list(range(num_rows))] * n
     assert shuffle.partitioner == BroadcastPartitioner()
@@ -86,18 +59,17 @@ def test_every_subpartition_reads_every_row_and_the_file_holds_it_once(tmp_path,
     copies = pa.concat_tables([table] * n).append_column(
         "to", pa.array(np.repeat(np.arange(n, dtype=np.int32), num_rows))
     )
-    copied = write_shuffle(
-        copies, tmp_path / "c", num_subpartitions=n, partitioner=ColumnPartitioner("to"),
-        options=options,
-    )  # fmt: skip
+    copied = write_rows(
+        tmp_path / "c", copies, n=n, partitioner=ColumnPartitioner("to"), options=options
+    )
     assert receipt.num_bytes < copied.num_bytes / (1 if num_rows == 1 else 10)
 
 
 def test_a_reader_of_one_subpartition_reads_what_is_stored_for_all(tmp_path):
-    rows = rows_of([*range(4)] * 1000 + [BROADCAST] * 4000)
+    rows = numbered([*range(4)] * 1000 + [BROADCAST] * 4000)
     for name, wanted in (("both", rows), ("one each", rows.slice(0, 4000))):
         write_shuffle(
-            [wanted], tmp_path / name, num_subpartitions=4, partitioner=FromColumn(),
+            [wanted], tmp_path / name, num_subpartitions=4, partitioner=FROM_COLUMN,
             options=WriteOptions(codec="none", sync=False),
         )  # fmt: skip
     both, one_each = (open_shuffle(tmp_path / name) for name in ("both", "one each"))
@@ -113,13 +85,13 @@ def test_a_reader_of_one_subpartition_reads_what_is_stored_for_all(tmp_path):
 )
 def test_mixed_rows_reach_whom_they_are_for_in_order(tmp_path_factory, codec, batches, small):
     starts = np.cumsum([0, *map(len, batches)])
-    given_batches = [rows_of(ids, s) for ids, s in zip(batches, starts[:-1], strict=True)]
+    given_batches = [numbered(ids, s) for ids, s in zip(batches, starts[:-1], strict=True)]
     path = tmp_path_factory.mktemp("mixed") / "s"
     receipt = write_shuffle(
         pa.Table.from_batches(given_batches, SCHEMA),
         path,
         num_subpartitions=6,
-        partitioner=FromColumn(),
+        partitioner=FROM_COLUMN,
         options=WriteOptions(codec=codec, sync=False, sort_buffer_bytes=2048 if small else 1 << 20),
     )
     ids = [i for batch in batches for i in batch]
@@ -140,12 +112,12 @@ def test_mixed_rows_reach_whom_they_are_for_in_order(tmp_path_factory, codec, ba
 def test_switching_writes_out_the_other_rows_first(tmp_path, codec):
     storage = PosixStorage(str(tmp_path))
     options = WriteOptions(codec=codec, sync=False)
-    with SortMergeResultPartition(storage, "job", metadata_of(4, SCHEMA), options) as partition:
-        partition.emit(rows_of([0, 1]), np.array([0, 1]))
-        partition.emit(rows_of([3], 2), np.array([3]))
-        partition.broadcast(rows_of([9], 3))
-        partition.broadcast(rows_of([9], 4))
-        partition.emit(rows_of([2], 5), np.array([2]))
+    with SortMergeResultPartition(storage, "job", metadata_of(4), options) as partition:
+        partition.emit(numbered([0, 1]), np.array([0, 1]))
+        partition.emit(numbered([3], 2), np.array([3]))
+        partition.broadcast(numbered([9], 3))
+        partition.broadcast(numbered([9], 4))
+        partition.emit(numbered([2], 5), np.array([2]))
         status = partition.finish()
     (file,) = status.output.files
     regions = PartitionedFileReader(storage, file).regions
@@ -165,15 +137,15 @@ def test_switching_writes_out_the_other_rows_first(tmp_path, codec):
 def test_emitted_broadcast_rows_are_collected_and_come_before_later_broadcasts(tmp_path):
     storage = PosixStorage(str(tmp_path))
     options = WriteOptions(sync=False)
-    with SortMergeResultPartition(storage, "job", metadata_of(2, SCHEMA), options) as partition:
+    with SortMergeResultPartition(storage, "job", metadata_of(2), options) as partition:
         for start in (0, 3):
             ids = [0, BROADCAST, 1]
-            partition.emit(rows_of(ids, start), np.array(ids))
-        partition.broadcast(rows_of([9], 6))
+            partition.emit(numbered(ids, start), np.array(ids))
+        partition.broadcast(numbered([9], 6))
         with pytest.raises(OptionError, match="2 subpartitions for 1 rows"):
-            partition.emit(rows_of([0], 7), np.array([BROADCAST, 0]))
+            partition.emit(numbered([0], 7), np.array([BROADCAST, 0]))
         with pytest.raises(OptionError, match="subpartitions up to 2; expected -1 to 1"):
-            partition.emit(rows_of([7, 8], 8), np.array([BROADCAST, 2]))
+            partition.emit(numbered([7, 8], 8), np.array([BROADCAST, 2]))
         status = partition.finish()
     (file,) = status.output.files
     regions = PartitionedFileReader(storage, file).regions
@@ -181,7 +153,7 @@ def test_emitted_broadcast_rows_are_collected_and_come_before_later_broadcasts(t
         (RegionKind.UNICAST, 4), (RegionKind.BROADCAST, 3),
     ]  # fmt: skip
     assert status.subpartition_rows.tolist() == [5, 5]
-    version = entry_of(file, 2, SCHEMA)
+    version = entry_of(file, 2)
     reader = SortMergeSubpartitionReader(storage, version, version.map_outputs, 0, 1)
     values = [v for run in reader for v in run.batch["v"].to_pylist()]
     assert values == [0, 3, 1, 4, 6], "broadcast rows in the order in which they came"
@@ -190,8 +162,8 @@ def test_emitted_broadcast_rows_are_collected_and_come_before_later_broadcasts(t
 def test_a_broadcast_larger_than_the_buffer_becomes_several_regions(tmp_path):
     storage = PosixStorage(str(tmp_path))
     options = WriteOptions(sync=False, sort_buffer_bytes=4096)
-    with SortMergeResultPartition(storage, "job", metadata_of(3, SCHEMA), options) as partition:
-        partition.broadcast(rows_of(range(500)))
+    with SortMergeResultPartition(storage, "job", metadata_of(3), options) as partition:
+        partition.broadcast(numbered(range(500)))
         status = partition.finish()
     assert status.counters["large_batches"] == 1
     assert status.counters["num_broadcast_regions"] > 3
@@ -200,16 +172,11 @@ def test_a_broadcast_larger_than_the_buffer_becomes_several_regions(tmp_path):
 
 def test_rows_for_all_among_others_do_not_cut_regions_to_pieces(tmp_path):
     # Every batch of 1,000 rows has one for everybody; regions still fill the buffer.
-    batches = [rows_of([BROADCAST, *[i % 6 for i in range(999)]], k * 1000) for k in range(50)]
-    receipt = write_shuffle(
-        batches, tmp_path / "s", num_subpartitions=6, partitioner=FromColumn(),
-        options=WriteOptions(sync=False),
-    )  # fmt: skip
+    batches = [numbered([BROADCAST, *[i % 6 for i in range(999)]], k * 1000) for k in range(50)]
+    receipt = write_rows(tmp_path / "s", batches, n=6, partitioner=FROM_COLUMN)
     assert receipt.counters["num_regions"] == 2
 
 
 def test_ids_below_broadcast_are_refused(tmp_path):
     with pytest.raises(OptionError, match="from 0 to 2, or -1 for all of them"):
-        write_shuffle(
-            [rows_of([0, -2])], tmp_path / "s", num_subpartitions=3, partitioner=FromColumn()
-        )
+        write_rows(tmp_path / "s", [numbered([0, -2])], n=3, partitioner=FROM_COLUMN)

@@ -10,13 +10,7 @@ ALLOWED = 32 << 20
 
 COUNTED = """
 from datetime import timedelta
-import sys
-import numpy as np
-import pyarrow as pa
 from arrow_format import BufferOutput, Output, Watermark
-from tests.support.memory import forget_peak, resident_bytes
-
-pa.set_cpu_count(1)
 
 class Counted(Output):
     num_rows = 0
@@ -65,7 +59,6 @@ def test_memory_of_a_buffered_output_whose_keys_do_not_fit(kind, how):
 
 ODD = """
 kind, allowed = sys.argv[1], int(sys.argv[2])
-pa.set_cpu_count(1)
 
 def lists(seed, num_rows, num_items):
     items = np.random.default_rng(seed).integers(0, 2, num_rows * num_items).astype(bool)

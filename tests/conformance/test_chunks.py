@@ -7,11 +7,10 @@ from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arrow_format import ColumnPartitioner, WriteOptions, open_shuffle, write_shuffle
+from arrow_format import ColumnPartitioner, WriteOptions, open_shuffle
 from arrow_format.format.codec_zstd import ZstdCodec
 from arrow_format.format.codecs import ChunkDecoder
 from arrow_format.options import MAX_CHUNK_BYTES
@@ -19,27 +18,21 @@ from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.open import PosixStorage
 from tests.support.chunks import decoded
 from tests.support.guarantees import guarantee
-
-CODECS = pytest.mark.parametrize("codec", ["none", "zstd"])
-
-
-def write(path, table, n, key="p", **options):
-    return write_shuffle(
-        table,
-        path,
-        num_subpartitions=n,
-        partitioner=ColumnPartitioner(key),
-        options=WriteOptions(sync=False, **options),
-    )
+from tests.support.merges import CODECS, files_of
+from tests.support.small_shuffles import write_rows
 
 
-def files_of(path):
+def write(path, table, n, **options):
+    options = WriteOptions(sync=False, **options)
+    return write_rows(path, table, n=n, partitioner=ColumnPartitioner("p"), options=options)
+
+
+def data_and_regions(path):
     """Pairs of a data file and the regions in it."""
     storage = PosixStorage(str(path))
     return [
         (path / file.data_path, PartitionedFileReader(storage, file).regions)
-        for output in open_shuffle(path).map_outputs
-        for file in output.files
+        for file in files_of(open_shuffle(path))
     ]
 
 
@@ -59,7 +52,7 @@ def test_where_chunks_are_cut(tmp_path_factory, codec, sizes, chunk_bytes, first
     table = pa.table({"p": ids, "v": np.random.default_rng(first).random(len(ids))})
     path = tmp_path_factory.mktemp("cut") / "s"
     write(path, table, n, codec=codec, chunk_bytes=chunk_bytes)
-    files = files_of(path)
+    files = data_and_regions(path)
     assert len(files) == (1 if len(ids) else 0)
     for _, (region,) in files:
         edges = chunk_edges(region)
@@ -92,7 +85,7 @@ def test_a_chunk_that_does_not_shrink_grows_by_little(tmp_path):
     noise = [made.randbytes(200_000) for _ in range(4)]
     table = pa.table({"p": pa.array([0, 0, 1, 1], pa.int32()), "noise": noise})
     write(tmp_path / "s", table, 2)
-    ((data, (region,)),) = files_of(tmp_path / "s")
+    ((data, (region,)),) = data_and_regions(tmp_path / "s")
     assert set(region.chunks.encoding.tolist()) == {ZstdCodec.encoding}
     assert (region.chunks.length < region.chunks.raw_length + 100).all()
     assert data.stat().st_size < table.nbytes * 1.05
@@ -105,7 +98,7 @@ def test_chunks_decode_alone_and_in_any_order(tmp_path, codec):
     p = np.arange(30_000, dtype=np.int32) % 100
     table = pa.table({"p": p, "s": [f"text {i % 977}" for i in range(30_000)]})
     write(tmp_path / "s", table, 100, codec=codec, chunk_bytes=16 << 10)
-    ((data, (region,)),) = files_of(tmp_path / "s")
+    ((data, (region,)),) = data_and_regions(tmp_path / "s")
     stored, chunks = data.read_bytes(), region.chunks
     edges = chunk_edges(region)
     order = list(range(len(chunks)))
@@ -130,7 +123,7 @@ def test_chunks_decode_alone_and_in_any_order(tmp_path, codec):
 def test_codec_none_is_read_by_plain_arrow(tmp_path):
     table = pa.table({"p": pa.array(range(1_000), pa.int32()), "s": ["é"] * 1_000})
     write(tmp_path / "s", table, 1_000, codec="none", chunk_bytes=1_000)
-    ((data, _),) = files_of(tmp_path / "s")
+    ((data, _),) = data_and_regions(tmp_path / "s")
     with pa.ipc.open_file(str(data)) as reader:
         assert reader.num_record_batches >= 10
         assert reader.read_all().combine_chunks().equals(table.combine_chunks())
@@ -146,10 +139,9 @@ def test_bytes_on_disk_hardly_depend_on_n(tmp_path, codec):
     )
     sizes = {}
     for n in (200, 20_000):
-        receipt = write_shuffle(
-            table, tmp_path / str(n), num_subpartitions=n, keys="k",
-            options=WriteOptions(sync=False, codec=codec),
-        )  # fmt: skip
+        receipt = write_rows(
+            tmp_path / str(n), table, "k", n=n, options=WriteOptions(sync=False, codec=codec)
+        )
         sizes[n] = receipt.num_bytes
     assert sizes[20_000] <= sizes[200] * 1.15
 
@@ -183,7 +175,7 @@ def test_no_chunk_unfolds_beyond_its_limit(tmp_path, codec):
     rows = 3_000_000
     table = pa.table({"p": np.zeros(rows, np.int32), "same": np.full(rows, 7)})
     write(tmp_path / "s", table, 2, codec=codec, sort_buffer_bytes=1 << 30)
-    for _, regions in files_of(tmp_path / "s"):
+    for _, regions in data_and_regions(tmp_path / "s"):
         for region in regions:
             assert max(np.diff(chunk_edges(region))) * 12 <= MAX_CHUNK_BYTES
     assert open_shuffle(tmp_path / "s").verify().num_rows == rows

@@ -29,8 +29,8 @@ from arrow_format import (
 from arrow_format.operators.aggregate import aggregate_range
 from arrow_format.operators.aggregation_plan import plan_aggregation, refuse_partial_filter
 from tests.support.guarantees import guarantee
+from tests.support.small_shuffles import FAST, write_rows
 
-FAST = WriteOptions(sync=False)
 TINY = WriteOptions(sync=False, sort_buffer_bytes=4 << 10)
 """Regions of fifty rows."""
 SMALL = WriteOptions(sync=False, sort_buffer_bytes=64 << 10)
@@ -150,10 +150,9 @@ def test_the_stored_types_are_those_of_spark_sums(tmp_path):
 def test_a_task_combines_in_many_full_buffers(tmp_path):
     keys = np.tile(np.arange(30), 1000)
     table = rows_of(keys, n=np.ones(len(keys), np.int64))
-    receipt = write_shuffle(
-        table.to_batches(50), tmp_path, keys="k", num_subpartitions=2, options=SMALL,
-        combine={"n": "sum"},
-    )  # fmt: skip
+    receipt = write_rows(
+        tmp_path, table.to_batches(50), "k", n=2, options=SMALL, combine={"n": "sum"}
+    )
     assert receipt.num_rows == 30, "one row per key, in one region"
     assert open_shuffle(tmp_path).to_table()["n"].to_pylist() == [1000] * 30
 
@@ -161,10 +160,9 @@ def test_a_task_combines_in_many_full_buffers(tmp_path):
 def test_more_keys_than_fit_are_combined_per_region(tmp_path):
     keys = np.repeat(np.arange(3000), 10)
     table = rows_of(keys, n=np.ones(len(keys), np.int64))
-    receipt = write_shuffle(
-        table.to_batches(50), tmp_path, keys="k", num_subpartitions=2, options=SMALL,
-        combine={"n": "sum"},
-    )  # fmt: skip
+    receipt = write_rows(
+        tmp_path, table.to_batches(50), "k", n=2, options=SMALL, combine={"n": "sum"}
+    )
     assert receipt.counters["num_regions"] > 5
     assert 3000 <= receipt.num_rows < 3000 * 1.1
     shuffle = open_shuffle(tmp_path)
@@ -266,18 +264,14 @@ def test_appends_that_combine_otherwise_are_refused(tmp_path, combine):
     table = written(tmp_path)
     table = table.set_column(1, "n", table["n"].cast(pa.int64()))
     with pytest.raises(SchemaError, match=r"combine=.*'max'.*cannot append.*open_shuffle"):
-        write_shuffle(
-            table, tmp_path, keys="k", num_subpartitions=2, combine=combine, mode="append"
-        )
+        write_rows(tmp_path, table, "k", n=2, combine=combine, mode="append")
 
 
 def test_rows_are_not_combined_into_a_shuffle_that_is_not(tmp_path):
     table = rows_of([1, 1], n=[1, 1])
     write_shuffle(table, tmp_path, keys="k", num_subpartitions=2)
     with pytest.raises(SchemaError, match="cannot append rows with combine="):
-        write_shuffle(
-            table, tmp_path, keys="k", num_subpartitions=2, combine={"n": "sum"}, mode="append"
-        )
+        write_rows(tmp_path, table, "k", n=2, combine={"n": "sum"}, mode="append")
 
 
 def test_merges_and_deletions_stay_combined(tmp_path):
@@ -319,9 +313,7 @@ def test_options_that_count_the_rows_of_a_key_are_refused(tmp_path):
 def test_ends_of_decimals_that_spark_lacks(tmp_path, function):
     values = pa.array([Decimal(10**50), Decimal(-1), None], pa.decimal256(60, 2))
     table = rows_of([1, 1, 1], p=values)
-    write_shuffle(
-        table, tmp_path, keys="k", num_subpartitions=2, combine={"p": function}, for_spark=False
-    )
+    write_rows(tmp_path, table, "k", n=2, combine={"p": function}, for_spark=False)
     found = aggregated(open_shuffle(tmp_path), "k", {"p": function})
     assert found.schema.field(1).type == values.type
     (end,) = found[f"p_{function}"].to_pylist()
@@ -375,7 +367,6 @@ def test_what_could_not_be_completed_is_not_combined(tmp_path):
 )
 def test_rows_without_keys_are_not_combined(tmp_path, partitioner):
     with pytest.raises(OptionError, match="rows are combined that have equal keys"):
-        write_shuffle(
-            rows_of([1], n=[1]), tmp_path, partitioner=partitioner, num_subpartitions=2,
-            combine={"n": "sum"},
-        )  # fmt: skip
+        write_rows(
+            tmp_path, rows_of([1], n=[1]), n=2, partitioner=partitioner, combine={"n": "sum"}
+        )

@@ -8,13 +8,9 @@ from tests.support.guarantees import guarantee
 from tests.support.memory import figures_of
 
 STREAM = """
-import sys
-import numpy as np, pyarrow as pa
 from arrow_format import WriteOptions, open_shuffle, write_shuffle
-from tests.support.memory import forget_peak, resident_bytes
 
 shape, path, num_keys = sys.argv[1:]
-pa.set_cpu_count(1)
 BUFFER = 64 << 20
 ROWS = 50_000
 random = np.random.default_rng(1)
@@ -71,12 +67,8 @@ def test_peak_memory_of_a_combined_write(tmp_path, shape, num_keys):
 
 
 LARGE = """
-import sys
-import numpy as np, pyarrow as pa
 from arrow_format import WriteOptions, write_shuffle
-from tests.support.memory import forget_peak, resident_bytes
 
-pa.set_cpu_count(1)
 ROWS = 20_000_000
 BUFFER = 32 << 20
 keys = pa.array((np.arange(ROWS) % 1000).astype(np.int16))

@@ -13,6 +13,7 @@ from arrow_format.storage.open import PosixStorage
 from tests.support.contending import ROWS
 from tests.support.exhaustive import times
 from tests.support.guarantees import guarantee
+from tests.support.small_shuffles import live_files
 
 ROOT = Path(__file__).parents[2]
 TURNS = times(5, 40)
@@ -85,14 +86,8 @@ def test_nothing_is_lost_and_nothing_is_half_seen(tmp_path):
 
     collect_garbage(path, retention=timedelta(0))
     newest = open_shuffle(path)
-    live = {
-        f"{one}.shuffle.{kind}"
-        for output in newest.map_outputs
-        for one in (file.path for file in output.files)
-        for kind in ("data", "index")
-    }
     there = {str(one.relative_to(path)) for one in path.glob("map_outputs/*/*")}
-    assert there == live, "nothing but what the newest version names"
+    assert there == live_files(newest), "nothing but what the newest version names"
     assert sorted(newest.read().read_all()["v"].to_pylist()) == values
     log = CommitLog(PosixStorage(str(path)))
     assert not [one for one in (path / "commit_log").rglob("*") if ".tmp" in one.name]

@@ -30,14 +30,14 @@ from arrow_format import (
 )
 from arrow_format.jobs.cleanup import abort_job
 from arrow_format.jobs.commit import commit_job
-from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.jobs.job import run_map_task
 from arrow_format.jobs.target import open_target
 from arrow_format.keys.partitioner import ColumnPartitioner
 from arrow_format.log.names import segment_path
 from arrow_format.model import Transaction
 from tests.support.exhaustive import IS_NIGHT, part
 from tests.support.guarantees import guarantee
-from tests.support.small_shuffles import files_below, numbered
+from tests.support.small_shuffles import begin, files_below, live_files, numbered
 from tests.support.system_calls import FAULTS, SystemCalls
 
 if TYPE_CHECKING:
@@ -70,10 +70,7 @@ def write(path: Path, start: int, mode: str) -> None:
 
 def job(path: Path, start: int, mode: str) -> None:
     """As Spark does it: directories first, two map tasks of which one is tried twice, a commit."""
-    begun = begin_job(
-        str(path), rows(0)[0].schema, num_subpartitions=N, partitioner=ColumnPartitioner("p"),
-        options=SYNCED,
-    )  # fmt: skip
+    begun = begin(path, n=N, options=SYNCED)
     open_target(begun, mode)
     begun.make_directories()
     try:
@@ -90,10 +87,7 @@ def job(path: Path, start: int, mode: str) -> None:
 
 def batch(path: Path, start: int) -> None:
     """As the sink of a stream does it: a job anew each time, and a commit that happens once."""
-    begun = begin_job(
-        str(path), rows(0)[0].schema, num_subpartitions=N, partitioner=ColumnPartitioner("p"),
-        options=SYNCED,
-    )  # fmt: skip
+    begun = begin(path, n=N, options=SYNCED)
     try:
         statuses = [
             run_map_task(begun, 0, 0, rows(start, 30)),
@@ -118,17 +112,13 @@ def collect(path: Path) -> None:
     collect_garbage(path, retention=timedelta(0))
 
 
+NEW = [*range(500, 590)]
 OPERATIONS = {
-    "write": Operation(lambda path: write(path, 500, "overwrite"), lambda _: [*range(500, 590)]),
-    "append": Operation(
-        lambda path: write(path, 500, "append"), lambda before: [*before, *range(500, 590)]
-    ),
-    "job": Operation(
-        lambda path: job(path, 500, "append"), lambda before: [*before, *range(500, 590)]
-    ),
+    "write": Operation(lambda path: write(path, 500, "overwrite"), lambda _: NEW),
+    "append": Operation(lambda path: write(path, 500, "append"), lambda before: [*before, *NEW]),
+    "job": Operation(lambda path: job(path, 500, "append"), lambda before: [*before, *NEW]),
     "batch": Operation(
-        lambda path: batch(path, 500),
-        lambda before: before if 500 in before else [*before, *range(500, 590)],
+        lambda path: batch(path, 500), lambda before: before if 500 in before else [*before, *NEW]
     ),
     "merge": Operation(
         lambda path: merge_shuffle(path, policy=EAGER, options=SYNCED, by="map_output"), list
@@ -209,23 +199,13 @@ class Tried:
         self.operation.run(self.path)
         collect(self.path)
         assert found(self.path) == sorted(self.operation.then(now))
-        assert files_there(self.path) == live_files(self.path)
+        assert files_there(self.path) == live_files(open_shuffle(self.path))
 
 
 def files_there(path: Path) -> set[str]:
     """Data files and indexes, and whatever stands beside them."""
     below = (path / "map_outputs").rglob("*")
     return {one.relative_to(path).as_posix() for one in below if one.is_file()}
-
-
-def live_files(path: Path) -> set[str]:
-    """Data files and indexes that the newest version names."""
-    return {
-        name
-        for output in open_shuffle(path).map_outputs
-        for file in output.files
-        for name in (file.data_path, file.index_path)
-    }
 
 
 def calls_of(path: Path, prepared: Path, operation: Operation) -> list[tuple[str, str]]:
@@ -303,10 +283,7 @@ def test_a_power_failure_while_local_roots_are_removed(tmp_path, ended):
     """What comes back in a root must be known to somebody: its list, or an entry."""
     for turn, number in enumerate(count(0, 1 if IS_NIGHT else 4)):
         path, disk = tmp_path / f"{number}" / "s", tmp_path / f"{number}" / "disk"
-        begun = begin_job(
-            str(path), rows(0)[0].schema, num_subpartitions=N, partitioner=ColumnPartitioner("p"),
-            options=WriteOptions(local_dirs=(str(disk),)),
-        )  # fmt: skip
+        begun = begin(path, n=N, options=WriteOptions(local_dirs=(str(disk),)))
         open_target(begun, "append")
         statuses = [run_map_task(begun, task, 0, rows(task * 30, 30)) for task in range(2)]
         assert len({file.root for one in statuses for file in one.output.files}) == 2
@@ -319,8 +296,8 @@ def test_a_power_failure_while_local_roots_are_removed(tmp_path, ended):
             abort_job(begun) if ended == "aborted" else collect(path)
         calls.lose_power(some_come_back(turn))
         collect(path)
-        assert found(path) == [*range(500, 590)]
-        assert files_there(path) == live_files(path)
+        assert found(path) == NEW
+        assert files_there(path) == live_files(open_shuffle(path))
         assert files_below(disk) == [], f"after {calls.names[-1]}"
         shutil.rmtree(path.parent)
         # A call that fails by itself, as a mkdir of what is there, kills nobody.

@@ -10,7 +10,9 @@ from __future__ import annotations
 import random
 import shutil
 from collections import Counter
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -19,7 +21,6 @@ from msgspec import structs
 
 from arrow_format import (
     BroadcastPartitioner,
-    ColumnPartitioner,
     CorruptShuffleError,
     FormatVersionError,
     MergePolicy,
@@ -29,7 +30,6 @@ from arrow_format import (
     WriteOptions,
     merge_shuffle,
     open_shuffle,
-    write_shuffle,
 )
 from arrow_format.format.index_file import encode_index
 from arrow_format.log import names
@@ -46,7 +46,7 @@ from tests.support.exhaustive import IS_NIGHT, IS_TURN, times
 from tests.support.guarantees import guarantee
 from tests.support.indexes import decode_index, said_of
 from tests.support.recording_storage import RecordingStorage
-from tests.support.small_shuffles import numbered, write_tasks
+from tests.support.small_shuffles import live_files, numbered, write_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -79,16 +79,12 @@ def uncompressed(path: Path) -> None:
 
 
 def broadcast(path: Path) -> None:
-    table = pa.Table.from_batches(batches(0))
-    write_shuffle(
-        table, path, num_subpartitions=N, partitioner=BroadcastPartitioner(), options=options()
-    )
+    write_tasks(path, [batches(0)], N, partitioner=BroadcastPartitioner(), options=options())
 
 
 def in_order(path: Path) -> None:
-    table = pa.Table.from_batches([*batches(0), *batches(12)])
-    write_shuffle(
-        table, path, num_subpartitions=N, options=options(), sort_by=[("v", "descending")],
+    write_tasks(
+        path, [[*batches(0), *batches(12)]], N, options=options(), sort_by=[("v", "descending")],
         partitioner=RangePartitioner("p", bounds=[1, 2]),
     )  # fmt: skip
 
@@ -132,24 +128,14 @@ def nested(path: Path) -> None:
         {"p": 3, "l": [], "m": None, "t": None},
         {"p": 1, "l": None, "m": [("x", None), ("y", -0.0)], "t": 1 << 40},
     ]
-    batch = pa.RecordBatch.from_pylist(rows, schema=schema)
-    write_shuffle(
-        [batch], path, num_subpartitions=N, partitioner=ColumnPartitioner("p"), options=options()
-    )
+    write_tasks(path, [[pa.RecordBatch.from_pylist(rows, schema=schema)]], N, options=options())
 
 
 SHAPES: dict[str, Callable[[Path], None]] = {
     shape.__name__: shape
     for shape in (
-        plain,
-        uncompressed,
-        broadcast,
-        in_order,
-        appended,
-        checkpointed,
-        spread,
-        merged,
-        nested,
+        *(plain, uncompressed, broadcast, in_order, appended),
+        *(checkpointed, spread, merged, nested),
     )
 }
 KINDS = {
@@ -185,13 +171,7 @@ class Sound:
     def at(path: Path) -> Sound:
         """Take what is there."""
         storage = RecordingStorage(str(path))
-        outputs = open_shuffle(storage).map_outputs
-        files = [file for output in outputs for file in output.files]
-        named = [
-            *storage.others,
-            *(one.data_path for one in files),
-            *(one.index_path for one in files),
-        ]
+        named = {*storage.others, *live_files(open_shuffle(storage))}
         names = frozenset(one.rpartition("/")[2] for one in named)
         return Sound(path, everything(path), a_part(path), names)
 
@@ -256,7 +236,7 @@ def damages(original: bytes, places: range, seed: int) -> Iterator[tuple[str, by
     rng = random.Random(seed)
     for i in places:
         for kind, mask in (("byte", 0xFF), ("bit", 1 << rng.randrange(8))):
-            yield kind, original[:i] + bytes([original[i] ^ mask]) + original[i + 1 :]
+            yield kind, flipped(original, i, mask)
         yield "cut", original[:i]
     for tail in (b"\0", original[:1], original):
         yield "garbage", original + tail
@@ -300,6 +280,10 @@ def reader_of(sound: Sound, kind: str, file: Path) -> Callable[[], object]:
 
 def seen(snapshot: Snapshot) -> tuple[object, ...]:
     return snapshot.newest, list(snapshot.map_outputs), [each.tolist() for each in snapshot.totals]
+
+
+def flipped(content: bytes, at: int, mask: int = 0xFF) -> bytes:
+    return content[:at] + bytes([content[at] ^ mask]) + content[at + 1 :]
 
 
 def overwrite(file: Path, content: bytes) -> None:
@@ -360,7 +344,7 @@ def test_verify_notices_every_flip_of_the_data_and_the_index(sound, kind):
     original = file.read_bytes()
     try:
         for i in range(0, len(original), 1 if IS_NIGHT else 1 + len(original) // 60):
-            overwrite(file, original[:i] + bytes([original[i] ^ 0x10]) + original[i + 1 :])
+            overwrite(file, flipped(original, i, 0x10))
             (problem,) = open_shuffle(sound.path).verify(raise_on_damage=False).problems
             assert file.name in str(problem)
             TRIED["bit, verified"] += 1
@@ -445,31 +429,33 @@ def test_empty_missing_and_replaced_files(sound, kind):
 @pytest.mark.parametrize("kind", ["data", "index", "entry", "both"])
 def test_any_two_files_swapped(sound, kind):
     """Of equal size or not: each is known by its checksum, its index or its number."""
-    pairs = [
-        [(one, two)] for files in [sound.files("data" if kind == "both" else kind)]
-        for i, one in enumerate(files) for two in files[i + 1 :]
-    ]  # fmt: skip
+    pairs = [*combinations(sound.files("data" if kind == "both" else kind), 2)]
     if not pairs:
         pytest.skip("this shape has one such file")
     for pair in pairs:
-        swaps = list(pair)
+        swaps = [pair]
         if kind == "both":
-            swaps += [tuple(one.with_suffix(".index") for one in pair[0])]
-        contents = [(one.read_bytes(), two.read_bytes()) for one, two in swaps]
-        if any(a == b for a, b in contents):
+            swaps += [tuple(one.with_suffix(".index") for one in pair)]
+        if any(one.read_bytes() == two.read_bytes() for one, two in swaps):
             continue
-        live = any(sound.live(one) for one in pair[0])
-        try:
-            for (one, two), (a, b) in zip(swaps, contents, strict=True):
-                one.write_bytes(b)
-                two.write_bytes(a)
-            assert outcome(sound) or not live
-            TRIED["swap"] += 1
-        finally:
-            for (one, two), (a, b) in zip(swaps, contents, strict=True):
-                one.write_bytes(a)
-                two.write_bytes(b)
+        with ExitStack() as swapped_files:
+            for swap in swaps:
+                swapped_files.enter_context(swapped(*swap))
+            assert outcome(sound) or not any(map(sound.live, pair))
+        TRIED["swap"] += 1
     assert not outcome(sound)
+
+
+@contextmanager
+def swapped(one: Path, two: Path) -> Iterator[None]:
+    a, b = one.read_bytes(), two.read_bytes()
+    try:
+        one.write_bytes(b)
+        two.write_bytes(a)
+        yield
+    finally:
+        one.write_bytes(a)
+        two.write_bytes(b)
 
 
 @guarantee("swapped files")
@@ -484,12 +470,8 @@ def test_files_of_equal_size_swapped(tmp_path):
     for suffix in ("data", "index"):
         one, two = sound.files(suffix)
         assert suffix == "index" or one.stat().st_size == two.stat().st_size
-        a, b = one.read_bytes(), two.read_bytes()
-        one.write_bytes(b)
-        two.write_bytes(a)
-        assert outcome(sound)
-        one.write_bytes(a)
-        two.write_bytes(b)
+        with swapped(one, two):
+            assert outcome(sound)
     assert not outcome(sound)
 
 
@@ -520,7 +502,7 @@ def test_damage_is_noticed_by_a_merge_and_nothing_is_lost(tmp_path):
         file = sound.files(kind)[0]
         original = file.read_bytes()
         for i in range(0, len(original), 1 + len(original) // 25):
-            file.write_bytes(original[:i] + bytes([original[i] ^ 0xFF]) + original[i + 1 :])
+            file.write_bytes(flipped(original, i))
             try:
                 merge_shuffle(path, policy=policy, options=options(), by="map_output")
             except ShuffleError as error:

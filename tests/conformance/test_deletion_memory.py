@@ -11,13 +11,9 @@ GIVES_BACK = {"ARROW_DEFAULT_MEMORY_POOL": "mimalloc", "MIMALLOC_PURGE_DELAY": "
 NUM_ROWS = 500_000
 
 DELETE = """
-import sys
-import numpy as np, pyarrow as pa
 from arrow_format import WriteOptions, delete_rows, open_shuffle, write_shuffle
-from tests.support.memory import forget_peak, resident_bytes
 
 codec, path, num_rows, width = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-pa.set_cpu_count(1)
 random = np.random.default_rng(1)
 BUFFER = 16 << 20
 

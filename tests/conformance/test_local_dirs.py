@@ -11,12 +11,10 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from arrow_format import (
     CommitConflictError,
     CorruptShuffleError,
-    MergePolicy,
     OptionError,
     OutOfDiskError,
     ShuffleError,
@@ -28,16 +26,19 @@ from arrow_format import (
 )
 from arrow_format.jobs.cleanup import abort_job
 from arrow_format.jobs.commit import commit_job
-from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.jobs.job import run_map_task
 from arrow_format.jobs.target import open_target
-from arrow_format.keys.partitioner import ColumnPartitioner
 from arrow_format.log.names import entry_path
 from arrow_format.storage.local import PosixStorage, PosixWriter
 from arrow_format.storage.local_dirs import ROOT_LIST_NAME, make_roots, root_path
 from arrow_format.storage.root_owner import MARKER_NAME, LocalRoot, Marker, Owner, to_json
 from connector.map_task import ShuffleMapTask, abort_shuffle
+from connector.spark_types import spark_schema_of
+from tests.support import small_shuffles
+from tests.support.broken_methods import break_method
 from tests.support.guarantees import guarantee
-from tests.support.small_shuffles import files_below, root_numbers
+from tests.support.merges import ALWAYS, files_of
+from tests.support.small_shuffles import files_below, root_numbers, write_rows
 from tests.support.spread_shuffles import (
     CODECS,
     ROWS,
@@ -46,24 +47,29 @@ from tests.support.spread_shuffles import (
     check_rows,
     files_in,
     options_of,
+    run_tasks,
     table_of,
+    write,
 )
 
 
+@pytest.fixture
+def dirs(tmp_path):
+    return [tmp_path / "d1", tmp_path / "d2"]
+
+
+def take_first(patch, number):
+    """Let each map task begin with this of its directories: 0 is the shuffle's own."""
+    patch.setattr("arrow_format.write.map_output.first_root", lambda *_: number)
+
+
 @CODECS
-def test_map_outputs_take_turns_over_the_directories(tmp_path, codec):
-    dirs = [tmp_path / "d1", tmp_path / "d2"]
+def test_map_outputs_take_turns_over_the_directories(tmp_path, dirs, codec):
     job = begin(tmp_path / "s", options_of(*dirs, codec=codec))
     size = ROWS // 6
-    table = table_of(size * 6)
-    statuses = [
-        run_map_task(job, task, 0, table.slice(task * size, size).to_batches()) for task in range(6)
-    ]
-    receipt = commit_job(job, statuses, mode="append")
+    receipt = commit_job(job, run_tasks(job, 6, size), mode="append")
     assert receipt.num_rows == size * 6
-    shuffle = check_rows(tmp_path / "s", size * 6)
-    files = [file for output in shuffle.map_outputs for file in output.files]
-    roots = root_numbers(files, *dirs)
+    roots = root_numbers(files_of(check_rows(tmp_path / "s", size * 6)), *dirs)
     assert Counter(roots) == {0: 2, 1: 2, 2: 2}
     assert [(root + 1) % 3 for root in roots[:-1]] == roots[1:]
     for directory in dirs:
@@ -80,13 +86,10 @@ def test_map_outputs_take_turns_over_the_directories(tmp_path, codec):
 def test_a_disk_that_fills_up_mid_way(tmp_path, small_disk, codec, looks_ahead, monkeypatch):
     if not looks_ahead:  # as when another process takes the room between question and write
         monkeypatch.setattr(PosixStorage, "free_bytes", lambda self: None)
-    monkeypatch.setattr("arrow_format.write.map_output.first_root", lambda *_: 0)
+    take_first(monkeypatch, 0)
     large = tmp_path / "large"
     path = small_disk / "s"
-    receipt = write_shuffle(
-        table_of(), path, num_subpartitions=N, partitioner=ColumnPartitioner("p"),
-        options=options_of(large, codec=codec),
-    )  # fmt: skip
+    receipt = write(path, table_of(), options_of(large, codec=codec))
     shuffle = check_rows(path, ROWS)
     (output,) = shuffle.map_outputs
     if looks_ahead:
@@ -106,12 +109,9 @@ def test_a_disk_that_fills_up_mid_way(tmp_path, small_disk, codec, looks_ahead, 
 @pytest.mark.parametrize("first", [0, 1])
 def test_regions_before_the_disk_was_full_are_kept(tmp_path, small_disk, codec, first, monkeypatch):
     monkeypatch.setattr(PosixStorage, "free_bytes", lambda self: None)
-    monkeypatch.setattr("arrow_format.write.map_output.first_root", lambda *_: first)
+    take_first(monkeypatch, first)
     path, other = (tmp_path / "s", small_disk) if first else (small_disk / "s", tmp_path / "large")
-    receipt = write_shuffle(
-        table_of(), path, num_subpartitions=N, partitioner=ColumnPartitioner("p"),
-        for_spark=False, options=options_of(other, codec=codec),
-    )  # fmt: skip
+    receipt = write(path, table_of(), options_of(other, codec=codec), for_spark=False)
     (output,) = check_rows(path, ROWS).map_outputs
     full, rest = output.files
     assert root_numbers(output.files, other) == [first, 1 - first]
@@ -134,10 +134,7 @@ def test_out_of_disk_only_when_none_is_left(tmp_path, small_disk):
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(second)], check=True)
     try:
         with pytest.raises(OutOfDiskError, match="no space left"):
-            write_shuffle(
-                table_of(), small_disk / "s", num_subpartitions=N,
-                partitioner=ColumnPartitioner("p"), options=options_of(second),
-            )  # fmt: skip
+            write(small_disk / "s", table_of(), options_of(second))
         assert files_in(small_disk) == files_in(second) == []
     finally:
         subprocess.run(["umount", "--lazy", str(second)], check=True)
@@ -148,25 +145,16 @@ def test_a_directory_that_cannot_be_made_is_left_out(tmp_path, how):
     (tmp_path / "file").write_text("not a directory")
     good = tmp_path / "good"
     options = options_of(tmp_path / "file" / "d", good)
-    path, num_rows = tmp_path / "s", 600
+    path = tmp_path / "s"
     if how == "write_shuffle":
-        receipt = write_shuffle(
-            table_of(num_rows), path, num_subpartitions=N, partitioner=ColumnPartitioner("p"),
-            options=options,
-        )  # fmt: skip
+        receipt = write(path, table_of(600), options)
     else:
         job = begin(path, options)
         job = replace(job, has_directory=how == "made by the driver")
-        statuses = [
-            run_map_task(job, task, 0, table_of(200, 200 * task).to_batches()) for task in range(3)
-        ]
-        receipt = commit_job(job, statuses, mode="append")
-    shuffle = open_shuffle(path)
-    assert sorted(shuffle.read().read_all()["v"].to_pylist()) == list(range(num_rows))
-    assert shuffle.verify().num_rows == num_rows
+        receipt = commit_job(job, run_tasks(job, 3, 200), mode="append")
+    shuffle = check_rows(path, 600)
     assert receipt.counters["failed_directories"] == len(shuffle.map_outputs)
-    files = [file for output in shuffle.map_outputs for file in output.files]
-    roots = set(root_numbers(files, *options.local_dirs))
+    roots = set(root_numbers(files_of(shuffle), *options.local_dirs))
     assert roots <= {0, 2}
     assert how == "write_shuffle" or roots == {0, 2}
 
@@ -174,14 +162,9 @@ def test_a_directory_that_cannot_be_made_is_left_out(tmp_path, how):
 def test_a_merge_leaves_out_a_directory_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("not a directory")
     for start in (0, 1000):
-        write_shuffle(
-            table_of(1000, start), tmp_path / "s", num_subpartitions=N, mode="append",
-            partitioner=ColumnPartitioner("p"), options=options_of(),
-        )  # fmt: skip
+        write(tmp_path / "s", table_of(1000, start), options_of())
     options = options_of(tmp_path / "file" / "d", tmp_path / "good")
-    report = merge_shuffle(
-        tmp_path / "s", policy=MergePolicy(rewrite="always"), options=options, by="map_output"
-    )
+    report = merge_shuffle(tmp_path / "s", policy=ALWAYS, options=options, by="map_output")
     assert report.version == 3
     check_rows(tmp_path / "s", 2000)
 
@@ -189,61 +172,47 @@ def test_a_merge_leaves_out_a_directory_that_cannot_be_made(tmp_path):
 def test_a_disk_that_is_full_at_the_start_is_left_out(tmp_path, small_disk):
     free = os.statvfs(small_disk)
     (small_disk / "filler").write_bytes(bytes(free.f_bavail * free.f_frsize))
-    receipt = write_shuffle(
-        table_of(), tmp_path / "s", num_subpartitions=N, partitioner=ColumnPartitioner("p"),
-        options=options_of(small_disk),
-    )  # fmt: skip
+    receipt = write(tmp_path / "s", table_of(), options_of(small_disk))
     assert receipt.counters["failed_directories"] == 1
     check_rows(tmp_path / "s", ROWS)
     assert [one.name for one in small_disk.iterdir()] == ["filler"]
 
 
-def test_a_root_without_room_for_its_marker_is_not_left_behind(tmp_path, monkeypatch):
-    def full(self, path, data, *, sync):
-        if path != MARKER_NAME:
-            return put(self, path, data, sync=sync)
-        msg = f"{path}: no space left"
-        raise OutOfDiskError(msg)
-
-    put = PosixStorage.put_if_absent
-    monkeypatch.setattr(PosixStorage, "put_if_absent", full)
+def one_root(tmp_path):
+    """Make the root of a job in d1."""
     root = LocalRoot(str(tmp_path / "d1" / "root"), "its directory was made")
     marker = Marker("job", Owner("shuffle", str(tmp_path), 1))
-    shuffle = PosixStorage(str(tmp_path / "s"))
-    assert make_roots(shuffle, "map_outputs/job", [root], marker, sync=False) == [None]
+    return make_roots(
+        PosixStorage(str(tmp_path / "s")), "map_outputs/job", [root], marker, sync=False
+    )
+
+
+def test_a_root_without_room_for_its_marker_is_not_left_behind(tmp_path, monkeypatch):
+    break_method(
+        monkeypatch, PosixStorage, "put_if_absent", OutOfDiskError("no space left"),
+        lambda _, path, __: path == MARKER_NAME,
+    )  # fmt: skip
+    assert one_root(tmp_path) == [None]
     assert list((tmp_path / "d1").iterdir()) == []
 
 
 def test_a_list_that_cannot_be_put_is_no_failing_disk(tmp_path, monkeypatch):
     """The shuffle's storage fails once the roots have directories: no root is left out for that."""
-
-    def fails(self, path):
-        if path.endswith(ROOT_LIST_NAME) and (tmp_path / "d1" / "root").exists():
-            msg = f"{path}: the server is gone"
-            raise StorageError(msg)
-        return stat(self, path)
-
-    stat = PosixStorage.stat
-    monkeypatch.setattr(PosixStorage, "stat", fails)
-    root = LocalRoot(str(tmp_path / "d1" / "root"), "its directory was made")
-    marker = Marker("job", Owner("shuffle", str(tmp_path), 1))
-    shuffle = PosixStorage(str(tmp_path / "s"))
+    break_method(
+        monkeypatch, PosixStorage, "stat", StorageError("the server is gone"),
+        lambda _, path: path.endswith(ROOT_LIST_NAME) and (tmp_path / "d1" / "root").exists(),
+    )  # fmt: skip
     with pytest.raises(StorageError, match="the server is gone"):
-        make_roots(shuffle, "map_outputs/job", [root], marker, sync=False)
+        one_root(tmp_path)
     assert list((tmp_path / "d1").iterdir()) == []
 
 
 def test_a_merge_into_a_directory_in_the_shuffle_is_refused(tmp_path):
     for start in (0, 1000):
-        write_shuffle(
-            table_of(1000, start), tmp_path / "s", num_subpartitions=N, mode="append",
-            partitioner=ColumnPartitioner("p"), options=options_of(),
-        )  # fmt: skip
+        write(tmp_path / "s", table_of(1000, start), options_of())
     options = options_of(tmp_path / "s" / "d1")
     with pytest.raises(OptionError, match="lies in the shuffle's own directory"):
-        merge_shuffle(
-            tmp_path / "s", policy=MergePolicy(rewrite="always"), options=options, by="map_output"
-        )
+        merge_shuffle(tmp_path / "s", policy=ALWAYS, options=options, by="map_output")
     assert not (tmp_path / "s" / "d1").exists()
 
 
@@ -252,7 +221,7 @@ def test_a_directory_without_a_marker_gets_no_files(tmp_path):
     job = begin(tmp_path / "s", options_of(tmp_path / "d1"))
     (marker,) = tmp_path.rglob(MARKER_NAME)
     marker.unlink()
-    statuses = [run_map_task(job, task, 0, table_of(100).to_batches()) for task in range(2)]
+    statuses = run_tasks(job, 2)
     assert [[file.root for file in one.output.files] for one in statuses] == [[""], [""]]
     assert [one.counters["failed_directories"] for one in statuses] == [1, 1]
 
@@ -260,20 +229,14 @@ def test_a_directory_without_a_marker_gets_no_files(tmp_path):
 def test_the_shuffles_own_directory_must_be_there(tmp_path):
     (tmp_path / "file").write_text("not a directory")
     with pytest.raises(StorageError, match="file"):
-        write_shuffle(
-            table_of(10), tmp_path / "file" / "s", num_subpartitions=N,
-            partitioner=ColumnPartitioner("p"), options=options_of(tmp_path / "d1"),
-        )  # fmt: skip
+        write(tmp_path / "file" / "s", table_of(10), options_of(tmp_path / "d1"))
     assert files_in(tmp_path) == ["file"]
     assert not (tmp_path / "d1").exists() or not list((tmp_path / "d1").iterdir())
 
 
 @pytest.mark.parametrize("place", ["driver", "task"])
-def test_a_directory_of_another_job_is_an_error_and_left_alone(tmp_path, place):
-    job = begin_job(
-        str(tmp_path / "s"), table_of(0).schema, num_subpartitions=N,
-        partitioner=ColumnPartitioner("p"), options=options_of(tmp_path / "d1", tmp_path / "d2"),
-    )  # fmt: skip
+def test_a_directory_of_another_job_is_an_error_and_left_alone(tmp_path, dirs, place):
+    job = small_shuffles.begin(tmp_path / "s", table_of(0).schema, N, options=options_of(*dirs))
     root = tmp_path / "d1" / f"arrow-shuffle-{job.job_id}"
     root.mkdir(parents=True)
     owner = Owner("shuffle", str(tmp_path), 1)
@@ -298,9 +261,7 @@ def test_a_directory_in_the_shuffle_is_refused_before_any_row(tmp_path, below):
 
     path = tmp_path / "s"
     with pytest.raises(OptionError, match="lies in the shuffle's own directory"):
-        write_shuffle(
-            rows(), path, num_subpartitions=N, keys="p", options=options_of(f"{path}{below}")
-        )
+        write_rows(path, rows(), "p", n=N, options=options_of(f"{path}{below}"))
     assert not path.exists()
     write_shuffle(table_of(10), path, num_subpartitions=N, keys="p", options=options_of(f"{path}x"))
     with pytest.raises(OptionError, match="lies in the shuffle's own directory"):
@@ -310,16 +271,11 @@ def test_a_directory_in_the_shuffle_is_refused_before_any_row(tmp_path, below):
 @CODECS
 def test_a_directory_that_fails_in_the_middle(tmp_path, codec, monkeypatch):
     """From some write on, its device takes nothing more into the data file."""
-    real = PosixWriter.writev
-
-    def writev(self, buffers):
-        if "/d1/" in str(self._path) and self._path.stat().st_size > 1_000_000:
-            msg = f"{self._path}: Input/output error; cannot write to it"
-            raise StorageError(msg)
-        real(self, buffers)
-
-    monkeypatch.setattr(PosixWriter, "writev", writev)
-    monkeypatch.setattr("arrow_format.write.map_output.first_root", lambda _, turn, n: 1 - turn)
+    break_method(
+        monkeypatch, PosixWriter, "writev", StorageError("Input/output error; cannot write to it"),
+        lambda file, _: "/d1/" in str(file._path) and file._path.stat().st_size > 1_000_000,
+    )  # fmt: skip
+    take_first(monkeypatch, 1)
     job = begin(tmp_path / "s", options_of(tmp_path / "d1", codec=codec))
     status = run_map_task(job, 0, 0, table_of().to_batches())
     # A file of codec none cannot get its footer there: its regions move.
@@ -333,30 +289,24 @@ def test_a_directory_that_fails_in_the_middle(tmp_path, codec, monkeypatch):
 def test_a_disk_that_turns_read_only_before_its_first_region(tmp_path, monkeypatch):
     """Neither takes bytes nor lets go of a file."""
     local = tmp_path / "d1"
-    refused = []
-
-    def refusing(kind, name, place):
-        real = getattr(kind, name)
-
-        def method(self, *arguments, **named):
-            path = place(self)
-            if not path.startswith(str(local)):
-                return real(self, *arguments, **named)
-            refused.append(name)
-            msg = f"{path}: Read-only file system"
-            raise StorageError(msg)
-
-        patch.setattr(kind, name, method)
-
+    read_only = StorageError("Read-only file system")
     job = begin(tmp_path / "s", options_of(local))
-    monkeypatch.setattr("arrow_format.write.map_output.first_root", lambda _, turn, n: 1 - turn)
+    take_first(monkeypatch, 1)
     with monkeypatch.context() as patch:
-        refusing(PosixWriter, "writev", lambda self: str(self._path))
-        refusing(PosixStorage, "delete", lambda self: self.root)
+        refused = [
+            break_method(
+                patch, PosixWriter, "writev", read_only,
+                lambda file, _: str(file._path).startswith(str(local)),
+            ),
+            break_method(
+                patch, PosixStorage, "delete", read_only,
+                lambda storage, _: storage.root.startswith(str(local)),
+            ),
+        ]  # fmt: skip
         # It unlinks too, and takes no notice of failure.
         patch.setattr(PosixWriter, "abort", lambda self: None)
-        status = run_map_task(job, 0, 0, table_of(100).to_batches())
-    assert refused == ["writev", "delete"]
+        (status,) = run_tasks(job, 1)
+    assert refused == [["writev"], ["delete"]]
     assert [file.root for file in status.output.files] == [""]
     assert len([name for name in files_in(local) if name.endswith(".data")]) == 1
     commit_job(job, [status], mode="append")
@@ -366,13 +316,6 @@ def test_a_disk_that_turns_read_only_before_its_first_region(tmp_path, monkeypat
 
 def test_one_file_that_stays_does_not_keep_the_others(tmp_path, monkeypatch):
     """A failed attempt removes what it can, whatever a broken disk refuses to let go of."""
-    real = PosixStorage.delete
-
-    def delete(self, path):
-        if "/d1/" in f"{self.root}/":
-            msg = f"{path}: Read-only file system"
-            raise StorageError(msg)
-        real(self, path)
 
     def failing():
         yield from table_of().to_batches(max_chunksize=1000)
@@ -381,20 +324,21 @@ def test_one_file_that_stays_does_not_keep_the_others(tmp_path, monkeypatch):
 
     monkeypatch.setattr("arrow_format.write.map_output.MAX_INDEX_BYTES", 0)
     job = begin(tmp_path / "s", options_of(tmp_path / "d1"))
-    monkeypatch.setattr(PosixStorage, "delete", delete)
+    break_method(
+        monkeypatch, PosixStorage, "delete", StorageError("Read-only file system"),
+        lambda storage, _: "/d1/" in f"{storage.root}/",
+    )  # fmt: skip
     with pytest.raises(RuntimeError, match="the input broke"):
         run_map_task(job, 0, 0, failing())
     assert len(files_in(tmp_path / "d1")) > 2
     assert files_in(tmp_path / "s") == [f"{job.directory}/{ROOT_LIST_NAME}"]
 
 
-def test_losers_go_from_the_other_directories_when_one_vanished(tmp_path):
-    dirs = [tmp_path / "d1", tmp_path / "d2"]
+def test_losers_go_from_the_other_directories_when_one_vanished(tmp_path, dirs):
     job = begin(tmp_path / "s", options_of(*dirs))
-    for task in range(3):
-        run_map_task(job, task, 0, table_of(100, 100 * task).to_batches())
+    run_tasks(job, 3)
     shutil.rmtree(dirs[0])
-    kept = [run_map_task(job, task, 1, table_of(100, 100 * task).to_batches()) for task in range(3)]
+    kept = run_tasks(job, 3, attempt=1)
     live = [file for status in kept for file in status.output.files]
     assert set(root_numbers(live, *dirs)) == {0, 2}
     commit_job(job, kept, mode="append")
@@ -409,7 +353,7 @@ def test_losers_go_from_the_other_directories_when_one_vanished(tmp_path):
 def test_a_status_that_names_a_directory_of_no_such_job_is_refused(tmp_path, place):
     job = begin(tmp_path / "s", options_of(tmp_path / "d1"))
     other = begin(tmp_path / "t", options_of(tmp_path / "d1"))
-    statuses = [run_map_task(job, task, 0, table_of(100).to_batches()) for task in range(2)]
+    statuses = run_tasks(job, 2)
     root = other.local_roots[0] if place == "another job" else str(tmp_path)
     (output,) = (one.output for one in statuses if one.output.files[0].root)
     moved = replace(output, files=(replace(output.files[0], root=root),))
@@ -424,21 +368,16 @@ def test_a_status_that_names_a_directory_of_no_such_job_is_refused(tmp_path, pla
 def test_a_commit_that_cannot_clear_a_directory_leaves_the_list_of_them(tmp_path, monkeypatch):
     """No entry names a directory that has none of its files: the next collection asks the list."""
     job = begin(tmp_path / "s", options_of(tmp_path / "d1"))
-    monkeypatch.setattr("arrow_format.write.map_output.first_root", lambda *_: 1)
-    run_map_task(job, 0, 0, table_of(100).to_batches())
-    monkeypatch.setattr("arrow_format.write.map_output.first_root", lambda *_: 0)
-    status = run_map_task(job, 0, 1, table_of(100).to_batches())
-    real = PosixStorage.list
-
-    def unreadable(self, path):
-        if self.root == job.local_roots[0]:
-            msg = f"{self.root}: Input/output error"
-            raise StorageError(msg)
-        return real(self, path)
-
+    take_first(monkeypatch, 1)
+    run_tasks(job, 1)
+    take_first(monkeypatch, 0)
+    statuses = run_tasks(job, 1, attempt=1)
     with monkeypatch.context() as patch:
-        patch.setattr(PosixStorage, "list", unreadable)
-        commit_job(job, [status], mode="append")
+        break_method(
+            patch, PosixStorage, "list", StorageError("Input/output error"),
+            lambda storage, _: storage.root == job.local_roots[0],
+        )  # fmt: skip
+        commit_job(job, statuses, mode="append")
     assert any(name.endswith(".data") for name in files_in(tmp_path / "d1"))
     assert (tmp_path / "s" / job.directory / ROOT_LIST_NAME).exists()
     collect_garbage(tmp_path / "s")
@@ -446,21 +385,14 @@ def test_a_commit_that_cannot_clear_a_directory_leaves_the_list_of_them(tmp_path
     check_rows(tmp_path / "s", 100)
 
 
-def test_an_abort_when_a_directory_is_broken_clears_the_others(tmp_path, monkeypatch):
-    dirs = [tmp_path / "d1", tmp_path / "d2"]
+def test_an_abort_when_a_directory_is_broken_clears_the_others(tmp_path, dirs, monkeypatch):
     job = begin(tmp_path / "s", options_of(*dirs))
-    for task in range(3):
-        run_map_task(job, task, 0, table_of(100).to_batches())
-    real = PosixStorage.list
-
-    def broken(self, path):
-        if self.root == root_path(str(dirs[0]), job.job_id):
-            msg = f"{self.root}: Input/output error"
-            raise StorageError(msg)
-        return real(self, path)
-
+    run_tasks(job, 3)
     with monkeypatch.context() as patch:
-        patch.setattr(PosixStorage, "list", broken)
+        break_method(
+            patch, PosixStorage, "list", StorageError("Input/output error"),
+            lambda storage, _: storage.root == root_path(str(dirs[0]), job.job_id),
+        )  # fmt: skip
         with pytest.raises(StorageError, match="Input/output error"):
             abort_job(job)
     # Where files are left is still written down.
@@ -470,26 +402,13 @@ def test_an_abort_when_a_directory_is_broken_clears_the_others(tmp_path, monkeyp
     assert files_in(dirs[0]) == []
 
 
-def test_abort_removes_the_directories(tmp_path):
-    dirs = [tmp_path / "d1", tmp_path / "d2"]
+def test_abort_removes_the_directories(tmp_path, dirs):
     job = begin(tmp_path / "s", options_of(*dirs))
-    for task in range(3):
-        run_map_task(job, task, 0, table_of(100).to_batches())
+    run_tasks(job, 3)
     assert files_in(dirs[0])
     abort_job(job, alone=True)
     assert [files_below(directory) for directory in dirs] == [[], []]
     assert files_below(tmp_path / "s") == ["commit_log"], "with the id of the shuffle"
-
-
-def test_losing_attempts_go_at_the_commit(tmp_path):
-    local = tmp_path / "d1"
-    job = begin(tmp_path / "s", options_of(local))
-    kept = [run_map_task(job, task, 1, table_of(100).to_batches()) for task in range(2)]
-    for task in range(2):
-        run_map_task(job, task, 0, table_of(100).to_batches())
-    commit_job(job, kept, mode="append")
-    assert open_shuffle(tmp_path / "s").verify().num_rows == 200
-    assert len([name for name in files_in(local) if name.endswith(".data")]) == 1
 
 
 @guarantee("root markers")
@@ -497,8 +416,7 @@ def test_losing_attempts_go_at_the_commit(tmp_path):
 def test_a_directory_without_its_marker_is_not_believed(tmp_path, damage):
     local = tmp_path / "d1"
     job = begin(tmp_path / "s", options_of(local))
-    statuses = [run_map_task(job, task, 0, table_of(100).to_batches()) for task in range(2)]
-    commit_job(job, statuses, mode="append")
+    commit_job(job, run_tasks(job, 2), mode="append")
     (marker,) = local.rglob(MARKER_NAME)
     if damage == "gone":
         local.rename(tmp_path / "unmounted")
@@ -514,42 +432,39 @@ def test_a_directory_without_its_marker_is_not_believed(tmp_path, damage):
 
 def test_appends_with_and_without_local_directories(tmp_path):
     for start, dirs in ((0, ("d1",)), (1000, ()), (2000, ("d2", "d3"))):
-        write_shuffle(
-            table_of(1000, start), tmp_path / "s", num_subpartitions=N, mode="append",
-            partitioner=ColumnPartitioner("p"), options=options_of(*(tmp_path / d for d in dirs)),
-        )  # fmt: skip
+        write(tmp_path / "s", table_of(1000, start), options_of(*(tmp_path / d for d in dirs)))
     check_rows(tmp_path / "s", 3000)
 
 
-def test_an_abort_after_a_bare_hook_leaves_a_fence(tmp_path):
+@pytest.fixture
+def hook(tmp_path):
+    schema = spark_schema_of(table_of(0).select(["p", "v"]).schema)
+    return ShuffleMapTask(
+        tmp_path / "s", schema=schema, num_subpartitions=N, keys="p",
+        options=options_of(tmp_path / "d1"),
+    )  # fmt: skip
+
+
+def run_hook(hook, attempt):
+    rows = table_of(100).select(["p", "v"]).to_batches()
+    return [run_map_task(hook.job, task, attempt, rows) for task in range(2)]
+
+
+def test_an_abort_after_a_bare_hook_leaves_a_fence(tmp_path, hook):
     """The hook opens no target: its tasks make the directories. Only files need a fence."""
-    schema = StructType([StructField("p", IntegerType()), StructField("v", LongType())])
-    task = ShuffleMapTask(
-        tmp_path / "s", schema=schema, num_subpartitions=N, keys="p",
-        options=options_of(tmp_path / "d1"),
-    )  # fmt: skip
-    abort_shuffle(task)
+    abort_shuffle(hook)
     assert list(tmp_path.iterdir()) == []
-    rows = table_of(100).select(["p", "v"]).to_batches()
-    for number in range(2):
-        run_map_task(task.job, number, 0, rows)
-    abort_shuffle(task)
+    run_hook(hook, 0)
+    abort_shuffle(hook)
     assert files_in(tmp_path) == [f"s/{entry_path(1)}"]
-    statuses = [run_map_task(task.job, number, 1, rows) for number in range(2)]
+    statuses = run_hook(hook, 1)
     with pytest.raises(CommitConflictError, match="was aborted"):
-        commit_job(task.job, statuses)
-    abort_shuffle(task)
+        commit_job(hook.job, statuses)
+    abort_shuffle(hook)
     assert files_in(tmp_path) == [f"s/{entry_path(1)}"]
 
 
-def test_an_abort_after_the_commit_of_a_bare_hook_changes_nothing(tmp_path):
-    schema = StructType([StructField("p", IntegerType()), StructField("v", LongType())])
-    task = ShuffleMapTask(
-        tmp_path / "s", schema=schema, num_subpartitions=N, keys="p",
-        options=options_of(tmp_path / "d1"),
-    )  # fmt: skip
-    rows = table_of(100).select(["p", "v"]).to_batches()
-    statuses = [run_map_task(task.job, number, 1, rows) for number in range(2)]
-    commit_job(task.job, statuses)
-    abort_shuffle(task)
+def test_an_abort_after_the_commit_of_a_bare_hook_changes_nothing(tmp_path, hook):
+    commit_job(hook.job, run_hook(hook, 1))
+    abort_shuffle(hook)
     assert open_shuffle(tmp_path / "s").verify().num_rows == 200

@@ -13,10 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from arrow_format import MergePolicy, WriteOptions, merge_shuffle, open_shuffle, write_shuffle
+from arrow_format import MergePolicy, merge_shuffle, open_shuffle
 from arrow_format.operators.join import join_range
 from arrow_format.operators.join_plan import plan_join
 from arrow_format.streaming.latest_spilling import latest_per_key
+from tests.support.memory_pool import counted_pool
+from tests.support.small_shuffles import write_rows
 
 ROWS, ITEMS = 2_200, 1_000_000
 STEP = 50
@@ -37,21 +39,14 @@ def table_of(type_):
 def path(request, tmp_path_factory):
     directory = tmp_path_factory.mktemp("items")
     for name, sort_by in (("plain", ()), ("sorted", "v")):
-        write_shuffle(
-            table_of(request.param), directory / name, num_subpartitions=2, keys="k",
-            sort_by=sort_by, options=WriteOptions(sync=False),
-        )  # fmt: skip
+        write_rows(directory / name, table_of(request.param), "k", n=2, sort_by=sort_by)
     return directory
 
 
 @pytest.fixture
 def pool():
-    """Counts what Arrow allocates in one test."""
-    usual = pa.default_memory_pool()
-    counting = pa.proxy_memory_pool(usual)
-    pa.set_memory_pool(counting)
-    yield counting
-    pa.set_memory_pool(usual)
+    with counted_pool() as pool:
+        yield pool
 
 
 def check(batches, num_rows, pool):

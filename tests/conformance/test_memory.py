@@ -1,6 +1,5 @@
 """CONFORMANCE, group "Memory and resources": what tasks may take, whatever n and the input are."""
 
-import os
 import tempfile
 import threading
 
@@ -14,12 +13,9 @@ from arrow_format.options import WriteOptions
 from tests.support.exhaustive import exhaustive, times
 from tests.support.guarantees import guarantee
 from tests.support.memory import figures_of
+from tests.support.open_files import open_files
 
 N = 20_000
-
-
-def open_files():
-    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
 
 
 @guarantee("few files")
@@ -30,30 +26,26 @@ def test_open_files_at_twenty_thousand_subpartitions(tmp_path, codec, threads):
 
     def batches():
         for start in range(0, 200_000, 10_000):
-            counts.append(open_files())
+            counts.append(len(open_files()))
             yield pa.record_batch({"k": np.arange(start, start + 10_000)})
 
     options = WriteOptions(sync=False, codec=codec, sort_buffer_bytes=2 << 20, threads=threads)
-    before = open_files()
+    before = len(open_files())
     write_shuffle(batches(), tmp_path / "x", num_subpartitions=N, keys="k", options=options)
     shuffle = open_shuffle(tmp_path / "x")
     assert shuffle.map_outputs[0].files[0].num_regions > 3
     assert max(counts) - before < 16
     assert max(counts) - before >= 1, "the data file was open, so the count means something"
     for _ in shuffle.read():
-        assert open_files() - before < 16
-    assert open_files() == before
+        assert len(open_files()) - before < 16
+    assert len(open_files()) == before
 
 
 STREAM = """
-import sys
-import numpy as np, pyarrow as pa
 import arrow_format
 from arrow_format import WriteOptions, write_shuffle
-from tests.support.memory import forget_peak, resident_bytes
 
 shape, codec, path, gigabytes, threads = sys.argv[1:]
-pa.set_cpu_count(1)
 # Lists of booleans are slow to gather, and a small buffer of them is many enough.
 BUFFER = (16 if shape.startswith("list<bool") else 64) << 20
 
@@ -217,12 +209,10 @@ def checked_peak(program, *arguments, spare=0):
 
 
 DATASET = """
-import sys, pyarrow as pa, pyarrow.dataset as ds
+import pyarrow.dataset as ds
 from arrow_format import WriteOptions, write_shuffle
-from tests.support.memory import forget_peak, resident_bytes
 
 source, path, threads = sys.argv[1:]
-pa.set_cpu_count(1)
 BUFFER = 32 << 20
 
 def write(dataset, name):
@@ -249,10 +239,7 @@ def test_peak_memory_of_a_dataset_with_one_large_row_group(tmp_path, threads):
 
 
 READ = """
-import sys, pyarrow as pa
 from arrow_format import open_shuffle
-from tests.support.memory import resident_bytes
-pa.set_cpu_count(1)
 
 shuffle = open_shuffle(sys.argv[1])
 next(iter(shuffle.subpartition(0)), None)
@@ -288,7 +275,7 @@ def test_nothing_outlives_its_owner(tmp_path, monkeypatch):
     assert tempfile.gettempdir() == str(temporary)
 
     def left():
-        return threading.active_count(), open_files(), list(temporary.iterdir())
+        return threading.active_count(), len(open_files()), list(temporary.iterdir())
 
     before = left()
     table = pa.table({"k": np.arange(50_000), "s": [f"{i}" for i in range(50_000)]})

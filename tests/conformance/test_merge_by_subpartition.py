@@ -15,13 +15,11 @@ from arrow_format import (
     CorruptShuffleError,
     MergePolicy,
     OptionError,
-    WriteOptions,
     collect_garbage,
     delete_rows,
     merge_shuffle,
     open_shuffle,
     open_shuffle_changes,
-    write_shuffle,
 )
 from arrow_format.format.regions import RegionKind
 from arrow_format.jobs import merge_work
@@ -32,10 +30,9 @@ from arrow_format.write import merge_policy, region_file
 from arrow_format.write.range_plan import Piece
 from tests.support.exhaustive import exhaustive, part
 from tests.support.guarantees import guarantee
+from tests.support.memory_pool import counted_pool
 from tests.support.merges import ALWAYS, CODECS, TINY, append_version, contents, files_of
-from tests.support.small_shuffles import files_below, root_numbers
-
-FAST = WriteOptions(sync=False)
+from tests.support.small_shuffles import FAST, files_below, root_numbers, write_rows
 
 
 @pytest.fixture
@@ -54,9 +51,7 @@ def write_numbers(path, tasks=20, n=300, rows=500, **how):
     for start in range(0, tasks * rows, rows):
         numbers = np.arange(start, start + rows)
         table = pa.table({"k": numbers * 7919 % 10_007, "v": numbers, "t": list(map(str, numbers))})
-        write_shuffle(
-            table, path, keys="k", num_subpartitions=n, mode="append", options=FAST, **how
-        )
+        write_rows(path, table, "k", n=n, mode="append", **how)
 
 
 @guarantee("merged rows")
@@ -211,10 +206,9 @@ def test_joining_regions_and_a_policy_that_never_does(path):
 
 def test_broadcast_rows_alone(path):
     for _ in range(3):
-        write_shuffle(
-            pa.table({"v": [1, 2]}), path, partitioner=BroadcastPartitioner(), num_subpartitions=5,
-            mode="append", options=FAST,
-        )  # fmt: skip
+        write_rows(
+            path, pa.table({"v": [1, 2]}), n=5, partitioner=BroadcastPartitioner(), mode="append"
+        )
     by_subpartition(path)
     merged = open_shuffle(path)
     (file,) = files_of(merged)
@@ -247,10 +241,9 @@ def test_a_stream_gets_each_row_once(path):
 def test_statistics_stay(path):
     write_numbers(path, tasks=8)
     how = replace(FAST, statistics="all")
-    write_shuffle(
-        pa.table({"k": [1], "v": [-5], "t": ["x"]}), path, keys="k", num_subpartitions=300,
-        mode="append", options=how,
-    )  # fmt: skip
+    write_rows(
+        path, pa.table({"k": [1], "v": [-5], "t": ["x"]}), "k", n=300, mode="append", options=how
+    )
     by_subpartition(path)
     merged = open_shuffle(path)
     assert merged.where("v < 0").to_table()["v"].to_pylist() == [-5]
@@ -278,17 +271,10 @@ def test_memory_is_that_of_a_reader_and_of_its_rows(path, sort_by):
     for seed in range(10):
         keys = np.random.default_rng(seed).integers(0, 10_000, 100_000)
         table = pa.table({"k": keys, "t": [f"some text of row {i} " * 5 for i in range(100_000)]})
-        write_shuffle(
-            table, path, keys="k", num_subpartitions=200, mode="append", options=FAST,
-            sort_by=sort_by,
-        )  # fmt: skip
+        write_rows(path, table, "k", n=200, mode="append", sort_by=sort_by)
     assert open_shuffle(path).snapshot.raw_bytes > 110_000_000
-    pool, default = pa.proxy_memory_pool(pa.default_memory_pool()), pa.default_memory_pool()
-    pa.set_memory_pool(pool)
-    try:
+    with counted_pool() as pool:
         by_subpartition(path, options=replace(FAST, sort_buffer_bytes=16 << 20))
-    finally:
-        pa.set_memory_pool(default)
     assert 0 < pool.max_memory() < (96 + 6) << 20
     assert {file.num_regions for file in files_of(open_shuffle(path))} == {1}
 

@@ -18,51 +18,60 @@ from arrow_format.format.ipc import byte_schema
 from arrow_format.write.merger import PartitionedFileMerger
 from arrow_format.write.region_joiner import RegionJoiner
 from tests.support.exhaustive import exhaustive
-
-FAST = WriteOptions(sync=False)
-
-
-def values_of_others(batch):
-    return pa.array(batch["v"].to_numpy()[::-1].copy())
+from tests.support.small_shuffles import FAST, write_rows
 
 
-def one_invented(batch):
-    values = batch["v"].to_numpy().copy()
-    values[0] = -7
-    return pa.array(values)
+def append(path, column, start=0, *, n=2, **how):
+    """Append a version of a column, with keys from a number on."""
+    table = pa.table({"k": range(start, start + len(column)), "c": column})
+    write_rows(path, table, "k", n=n, mode="append", for_spark=False, **{"options": FAST, **how})
 
 
-def rolled(batch):
-    return pa.array(np.roll(batch["v"].to_numpy(), 1))
+def merge(path, rewrite="always"):
+    merge_shuffle(path, policy=MergePolicy(rewrite=rewrite), options=FAST, by="map_output")
 
 
-@exhaustive(least=6)
-@pytest.mark.parametrize("mistake", [values_of_others, one_invented, rolled])
-@pytest.mark.parametrize("sort_by", [(), ("k",), ("v",)])
-@pytest.mark.parametrize("codec", ["none", "zstd"])
-def test_rows_that_are_not_those_of_the_inputs(tmp_path, monkeypatch, mistake, sort_by, codec):
-    path = tmp_path / "s"
-    for start in range(0, 300, 100):
-        numbers = np.arange(start, start + 100)
-        write_shuffle(
-            pa.table({"k": numbers, "v": numbers * 3}), path, num_subpartitions=2, keys="k",
-            mode="append", sort_by=sort_by, options=WriteOptions(sync=False, codec=codec),
-        )  # fmt: skip
-    before = open_shuffle(path).read().read_all()
+def mix_up(patch, mistake):
+    """Let regions be joined to rows of which a function changes the column."""
     real = RegionJoiner.parts
 
     def parts(self):
         for batch, clustering in real(self):
-            columns = [batch["k"], mistake(batch)]
+            columns = [batch["k"], mistake(batch["c"])]
             yield pa.RecordBatch.from_arrays(columns, schema=batch.schema), clustering
 
+    patch.setattr(RegionJoiner, "parts", parts)
+
+
+def values_of_others(column):
+    return column[::-1]
+
+
+def one_invented(column):
+    return pa.concat_arrays([pa.array([-7]), column.slice(1)])
+
+
+def rolled(column):
+    return pa.concat_arrays([column.slice(1), column.slice(0, 1)])
+
+
+@exhaustive(least=6)
+@pytest.mark.parametrize("mistake", [values_of_others, one_invented, rolled])
+@pytest.mark.parametrize("sort_by", [(), ("k",), ("c",)])
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_rows_that_are_not_those_of_the_inputs(tmp_path, monkeypatch, mistake, sort_by, codec):
+    path = tmp_path / "s"
+    for start in range(0, 300, 100):
+        options = WriteOptions(sync=False, codec=codec)
+        append(path, np.arange(start, start + 100) * 3, start, sort_by=sort_by, options=options)
+    before = open_shuffle(path).read().read_all()
     with monkeypatch.context() as patched:
-        patched.setattr(RegionJoiner, "parts", parts)
+        mix_up(patched, mistake)
         with pytest.raises(CorruptShuffleError, match=r"differ from the files it was merged from"):
-            merge_shuffle(path, policy=MergePolicy(rewrite="always"), options=FAST, by="map_output")
+            merge(path)
     assert open_shuffle(path).version == 3
     assert open_shuffle(path).read().read_all().equals(before)
-    merge_shuffle(path, policy=MergePolicy(rewrite="always"), options=FAST, by="map_output")
+    merge(path)
     assert open_shuffle(path).version == 4
     assert open_shuffle(path).read().read_all().equals(before)
 
@@ -70,8 +79,7 @@ def test_rows_that_are_not_those_of_the_inputs(tmp_path, monkeypatch, mistake, s
 def test_regions_that_are_not_those_of_the_inputs(tmp_path, monkeypatch):
     """One input is copied twice, and the other left out: as many regions, with as many rows."""
     for value in (1, 2):
-        table = pa.table({"k": range(20), "v": [value] * 20})
-        write_shuffle(table, tmp_path, num_subpartitions=2, keys="k", mode="append", options=FAST)
+        append(tmp_path, [value] * 20)
     copy, inputs = PartitionedFileMerger._copy, []
 
     def first_only(self, writer, index, numbers):
@@ -80,7 +88,7 @@ def test_regions_that_are_not_those_of_the_inputs(tmp_path, monkeypatch):
 
     monkeypatch.setattr(PartitionedFileMerger, "_copy", first_only)
     with pytest.raises(CorruptShuffleError, match=r"differ from the files it was merged from"):
-        merge_shuffle(tmp_path, policy=MergePolicy(rewrite="never"), options=FAST, by="map_output")
+        merge(tmp_path, "never")
     assert len(inputs) == 2
     assert open_shuffle(tmp_path).version == 2
 
@@ -91,11 +99,10 @@ def test_structs_of_nulls_in_lists_are_merged(tmp_path, rewrite):
     type_ = pa.list_(pa.struct([("n", pa.null())]))
     lists = pa.array([[{"n": None}] * (i % 3) for i in range(40)], type_)
     for start in (0, 40):
-        table = pa.table({"k": range(start, start + 40), "l": lists})
-        write_shuffle(table, tmp_path, num_subpartitions=2, keys="k", mode="append", options=FAST)
-    merge_shuffle(tmp_path, policy=MergePolicy(rewrite=rewrite), options=FAST, by="map_output")
+        append(tmp_path, lists, start)
+    merge(tmp_path, rewrite)
     rows = open_shuffle(tmp_path).read().read_all().sort_by("k")
-    assert rows["l"].to_pylist() == 2 * lists.to_pylist()
+    assert rows["c"].to_pylist() == 2 * lists.to_pylist()
 
 
 def no_text(n):
@@ -107,17 +114,11 @@ def no_text(n):
 @pytest.mark.parametrize("rewrite", ["always", "never"])
 def test_texts_that_are_no_text_are_merged_as_the_bytes_they_are(tmp_path, codec, rewrite):
     for start in (0, 10):
-        table = pa.table({"k": range(start, start + 10), "s": no_text(10)})
-        write_shuffle(
-            table, tmp_path / "s", num_subpartitions=2, keys="k", mode="append",
-            options=WriteOptions(sync=False, codec=codec),
-        )  # fmt: skip
-    merge_shuffle(
-        tmp_path / "s", policy=MergePolicy(rewrite=rewrite), options=FAST, by="map_output"
-    )
+        append(tmp_path / "s", no_text(10), start, options=WriteOptions(sync=False, codec=codec))
+    merge(tmp_path / "s", rewrite)
     found = open_shuffle(tmp_path / "s")
     assert len(found.map_outputs) == 1
-    texts = found.read().read_all()["s"].combine_chunks().view(pa.binary())
+    texts = found.read().read_all()["c"].combine_chunks().view(pa.binary())
     assert sorted(texts.to_pylist()) == sorted(2 * [b"\xed%d" % i for i in range(10)])
 
 
@@ -159,15 +160,9 @@ def bytes_of(column):
 @pytest.mark.parametrize("sort_by", [(), ("k",)])
 def test_values_that_python_lacks_are_merged(tmp_path, column, sort_by):
     for start in (0, 5):
-        table = pa.table({"k": range(start, start + 5), "c": column})
-        write_shuffle(
-            table, tmp_path / "s", num_subpartitions=2, keys="k", mode="append", sort_by=sort_by,
-            for_spark=False, options=FAST,
-        )  # fmt: skip
+        append(tmp_path / "s", column, start, sort_by=sort_by)
     before = open_shuffle(tmp_path / "s").read().read_all()
-    merge_shuffle(
-        tmp_path / "s", policy=MergePolicy(rewrite="always"), options=FAST, by="map_output"
-    )
+    merge(tmp_path / "s")
     found = open_shuffle(tmp_path / "s")
     assert sum(file.num_regions for file in found.map_outputs[0].files) == 1
     assert bytes_of(found.read().read_all()["c"]) == bytes_of(before["c"])
@@ -189,20 +184,7 @@ def test_a_map_task_joins_regions_of_values_that_python_lacks(tmp_path, column):
 @pytest.mark.parametrize("column", NO_PYTHON.values(), ids=NO_PYTHON)
 def test_a_mistake_in_values_that_python_lacks_is_found(tmp_path, monkeypatch, column):
     for start in (0, 5):
-        table = pa.table({"k": range(start, start + 5), "c": column})
-        write_shuffle(
-            table, tmp_path / "s", num_subpartitions=1, keys="k", mode="append", for_spark=False,
-            options=FAST,
-        )  # fmt: skip
-    real = RegionJoiner.parts
-
-    def parts(self):
-        for batch, clustering in real(self):
-            mixed = pa.concat_arrays([batch["c"].slice(1), batch["c"].slice(0, 1)])
-            yield pa.RecordBatch.from_arrays([batch["k"], mixed], schema=batch.schema), clustering
-
-    monkeypatch.setattr(RegionJoiner, "parts", parts)
+        append(tmp_path / "s", column, start, n=1)
+    mix_up(monkeypatch, rolled)
     with pytest.raises(CorruptShuffleError, match=r"differ from the files it was merged from"):
-        merge_shuffle(
-            tmp_path / "s", policy=MergePolicy(rewrite="always"), options=FAST, by="map_output"
-        )
+        merge(tmp_path / "s")

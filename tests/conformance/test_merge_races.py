@@ -30,6 +30,7 @@ from arrow_format.log.commit_log import CommitLog
 from arrow_format.storage.open import PosixStorage
 from tests.support.exhaustive import exhaustive, part
 from tests.support.guarantees import guarantee
+from tests.support.memory_pool import counted_pool
 from tests.support.merges import (
     ALWAYS,
     CODECS,
@@ -246,28 +247,14 @@ def test_there_is_nothing_to_merge(tmp_path):
 @pytest.mark.parametrize("n", [1, 40, 5_000])
 def test_memory_is_that_of_a_map_task(path, codec, n):
     """Columns in Arrow's pool; what NumPy and zstd take is small beside them."""
-    batch = pa.record_batch(
-        {
-            "k": np.random.default_rng(1).integers(0, 10_000, 200_000),
-            "s": [f"some text of row {i}" for i in range(200_000)],
-        }
-    )
+    keys = np.random.default_rng(1).integers(0, 10_000, 200_000)
+    batch = pa.record_batch({"k": keys, "s": [f"some text of row {i}" for i in range(200_000)]})
     options = WriteOptions(sync=False, codec=codec, sort_buffer_bytes=4 << 20, chunk_bytes=32 << 10)
-    write_shuffle(
-        (batch.slice(i, 4_000) for i in range(0, 200_000, 4_000)),
-        path,
-        num_subpartitions=n,
-        keys="k",
-        options=options,
-    )
+    batches = (batch.slice(i, 4_000) for i in range(0, 200_000, 4_000))
+    write_shuffle(batches, path, num_subpartitions=n, keys="k", options=options)
     expected = open_shuffle(path).read().read_all()
-    pool = pa.proxy_memory_pool(pa.default_memory_pool())
-    default = pa.default_memory_pool()
-    pa.set_memory_pool(pool)
-    try:
+    with counted_pool() as pool:
         merge_shuffle(path, policy=ALWAYS, options=options, by="map_output")
-    finally:
-        pa.set_memory_pool(default)
     # Three quarters of the buffer, a read ahead of it, and a round of chunks.
     assert 0 < pool.max_memory() < 0.75 * (4 << 20) + (8 << 20) + (2 << 20)
     assert open_shuffle(path).read().read_all().equals(expected)

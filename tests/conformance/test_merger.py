@@ -41,15 +41,12 @@ REGIONS = [
 
 
 def written(storage, codecs=("zstd",) * 3):
-    return [
-        PartitionedFileReader(
-            storage,
-            write_file(storage, regions, N, path=f"here/{i}", options=replace(TINY, codec=codec))[
-                0
-            ],
-        )
-        for i, (regions, codec) in enumerate(zip(REGIONS, codecs, strict=True))
-    ]
+    indexes = []
+    for i, (regions, codec) in enumerate(zip(REGIONS, codecs, strict=True)):
+        options = replace(TINY, codec=codec)
+        file, _ = write_file(storage, regions, N, path=f"here/{i}", options=options)
+        indexes.append(PartitionedFileReader(storage, file))
+    return indexes
 
 
 def merger_in(storage, path="there/merged", options=TINY, told=None, **changes):

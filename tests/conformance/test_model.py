@@ -36,13 +36,12 @@ from arrow_format import (
 )
 from arrow_format.jobs.cleanup import abort_job
 from arrow_format.jobs.commit import commit_job
-from arrow_format.jobs.job import ShuffleJob, begin_job, run_map_task
+from arrow_format.jobs.job import ShuffleJob, run_map_task
 from arrow_format.jobs.target import open_target
-from arrow_format.keys.partitioner import ColumnPartitioner
-from tests.conformance.test_crashes import files_there, live_files
+from tests.conformance.test_crashes import files_there
 from tests.support.exhaustive import examples
 from tests.support.guarantees import guarantee
-from tests.support.small_shuffles import SCHEMA, numbered
+from tests.support.small_shuffles import begin, live_files, numbered
 from tests.support.system_calls import FAULTS, SystemCalls
 
 if TYPE_CHECKING:
@@ -152,10 +151,7 @@ class ShuffleMachine(RuleBasedStateMachine):
 
     @rule(target=jobs, mode=st.sampled_from(["append", "overwrite"]), made=st.booleans())
     def begin(self, mode: str, made: bool) -> Job:
-        job = begin_job(
-            str(self.path), SCHEMA, num_subpartitions=N, partitioner=ColumnPartitioner("p"),
-            options=OPTIONS,
-        )  # fmt: skip
+        job = begin(self.path, n=N, options=OPTIONS)
         open_target(job, mode)
         if made:
             job.make_directories()
@@ -186,9 +182,7 @@ class ShuffleMachine(RuleBasedStateMachine):
     def commit(self, one: Job, fault: tuple[int, str]) -> None:
         after = [*self.newest, *one.rows] if one.mode == "append" else [*one.rows]
         was_over = one.is_over
-        died, error = self.attempt(
-            fault, lambda: commit_job(one.job, one.statuses, mode=one.mode)
-        )  # fmt: skip
+        died, error = self.attempt(fault, lambda: commit_job(one.job, one.statuses, mode=one.mode))
         told = error is not None and "committed as version" not in str(error)
         changed = self.changed(after, surely=not (died or told or was_over))
         assert not (changed and (was_over or told))
@@ -248,7 +242,7 @@ class ShuffleMachine(RuleBasedStateMachine):
         """
         collect_garbage(self.path, retention=AT_ONCE)
         self.collected_at_once()
-        there, live = files_there(self.path), live_files(self.path)
+        there, live = files_there(self.path), live_files(open_shuffle(self.path))
         assert live <= there
         assert {file.rpartition("/")[0] for file in there - live} <= self.late
 

@@ -14,6 +14,7 @@ from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import run_map_task
 from arrow_format.storage.local import PosixReader, PosixWriter
 from arrow_format.storage.open import PosixStorage
+from tests.support.broken_methods import break_method
 from tests.support.small_shuffles import root_numbers
 from tests.support.spread_shuffles import (
     CODECS,
@@ -26,65 +27,55 @@ from tests.support.spread_shuffles import (
 )
 
 
-class Disk:
-    """Makes operations fail in one local directory: those that are named, or all from a size on."""
+def break_disk(patch, name, *fails, max_bytes=None):
+    """Make operations fail in one local directory: those that are named, or all from a size on.
 
-    def __init__(self, monkeypatch, name, *, fails=(), max_bytes=None):
-        self.fails = fails
-        """Of index, fsync, truncate, read, damage."""
-        self.max_bytes = max_bytes
-        self.mark = f"/{name}/"
-        for kind, method in (
-            (PosixWriter, "writev"),
-            (PosixWriter, "truncate"),
-            (PosixStorage, "open_writer"),
-            (PosixReader, "get_ranges"),
-        ):
-            self.patch(monkeypatch, kind, method)
-        fsync = os.fsync
+    Of index, fsync, truncate, read, damage.
+    """
+    full = OutOfDiskError("no space left")
 
-        def broken(handle):
-            path = Path(f"/proc/self/fd/{handle}").readlink()
-            if self.mark in str(path) and path.suffix == ".data" and "fsync" in self.fails:
-                raise OSError(errno.EDQUOT, "Disk quota exceeded")
-            fsync(handle)
+    def is_there(path, suffix=""):
+        return f"/{name}/" in str(path) and str(path).endswith(suffix)
 
-        monkeypatch.setattr(os, "fsync", broken)
+    def is_full(file, _):
+        return is_there(file._path, ".data") and Path(file._path).stat().st_size > max_bytes
 
-    def patch(self, monkeypatch, kind, method):
-        real = getattr(kind, method)
+    def is_index(storage, path):
+        return is_there(f"{storage.root}/{path}", ".index")
 
-        def patched(this, *arguments, **named):
-            path = str(getattr(this, "_path", None) or f"{this.root}/{arguments[0]}")
-            if self.mark in path:
-                self.check(method, path)
-            found = real(this, *arguments, **named)
-            if path.endswith(".data") and method == "get_ranges" and self.damages(path):
-                return [pa.py_buffer(bytes(len(one))) for one in found]
-            return found
-
-        monkeypatch.setattr(kind, method, patched)
-
-    def damages(self, path):
-        return self.mark in path and "damage" in self.fails
-
-    def check(self, method, path):
-        full = (
-            method == "writev"
-            and self.max_bytes is not None
-            and path.endswith(".data")
-            and Path(path).stat().st_size > self.max_bytes
+    if max_bytes is not None:
+        break_method(patch, PosixWriter, "writev", full, is_full)
+    if "truncate" in fails:
+        break_method(patch, PosixWriter, "truncate", full, lambda file, *_: is_there(file._path))
+    if "index" in fails:
+        break_method(patch, PosixStorage, "open_writer", full, is_index)
+    if "read" in fails:
+        error = StorageError("Input/output error")
+        break_method(
+            patch, PosixReader, "get_ranges", error, lambda file, *_: is_there(file._path, ".data")
         )
-        if (
-            full
-            or (method == "open_writer" and path.endswith(".index") and "index" in self.fails)
-            or (method == "truncate" and "truncate" in self.fails)
-        ):
-            msg = f"{path}: no space left"
-            raise OutOfDiskError(msg)
-        if method == "get_ranges" and path.endswith(".data") and "read" in self.fails:
-            msg = f"{path}: Input/output error"
-            raise StorageError(msg)
+    if "damage" in fails:
+        patch.setattr(PosixReader, "get_ranges", zeroed(PosixReader.get_ranges, is_there))
+    if "fsync" in fails:
+        patch.setattr(os, "fsync", refused(os.fsync, is_there))
+
+
+def zeroed(get_ranges, is_there):
+    def read(file, *arguments):
+        found = get_ranges(file, *arguments)
+        is_zero = is_there(file._path, ".data")
+        return [pa.py_buffer(bytes(len(one))) for one in found] if is_zero else found
+
+    return read
+
+
+def refused(fsync, is_there):
+    def sync(handle):
+        if is_there(Path(f"/proc/self/fd/{handle}").readlink(), ".data"):
+            raise OSError(errno.EDQUOT, "Disk quota exceeded")
+        fsync(handle)
+
+    return sync
 
 
 @pytest.fixture(autouse=True)
@@ -103,7 +94,7 @@ def data_files(directory):
 @CODECS
 @pytest.mark.parametrize("fails", ["index", "truncate"])
 def test_regions_move_when_a_full_disk_takes_no_end(tmp_path, monkeypatch, codec, fails):
-    Disk(monkeypatch, "d1", fails=[fails], max_bytes=1_000_000)
+    break_disk(monkeypatch, "d1", fails, max_bytes=1_000_000)
     job = begin(tmp_path / "s", options_of(tmp_path / "d1", codec=codec))
     status = run_map_task(job, 0, 0, table_of().to_batches())
     assert roots_of(status, tmp_path) == [0]
@@ -123,7 +114,7 @@ def test_regions_move_when_a_full_disk_takes_no_end(tmp_path, monkeypatch, codec
 def test_regions_move_when_the_end_of_the_task_finds_the_disk_full(
     tmp_path, monkeypatch, codec, fails
 ):
-    Disk(monkeypatch, "d1", fails=[fails])
+    break_disk(monkeypatch, "d1", fails)
     options = options_of(tmp_path / "d1", codec=codec)
     object.__setattr__(options, "sync", fails == "fsync")
     job = begin(tmp_path / "s", options)
@@ -136,8 +127,8 @@ def test_regions_move_when_the_end_of_the_task_finds_the_disk_full(
 
 @CODECS
 def test_regions_move_once_more_when_the_next_disk_is_full_too(tmp_path, monkeypatch, codec):
-    Disk(monkeypatch, "d1", fails=["index"], max_bytes=1_000_000)
-    Disk(monkeypatch, "d2", max_bytes=400_000)
+    break_disk(monkeypatch, "d1", "index", max_bytes=1_000_000)
+    break_disk(monkeypatch, "d2", max_bytes=400_000)
     job = begin(tmp_path / "s", options_of(tmp_path / "d1", tmp_path / "d2", codec=codec))
     status = run_map_task(job, 0, 0, table_of().to_batches())
     assert roots_of(status, tmp_path) == [0]
@@ -149,7 +140,7 @@ def test_regions_move_once_more_when_the_next_disk_is_full_too(tmp_path, monkeyp
 
 @pytest.mark.parametrize("fails", ["read", "damage"])
 def test_regions_that_cannot_be_read_back_fail_the_attempt(tmp_path, monkeypatch, fails):
-    Disk(monkeypatch, "d1", fails=["index", fails], max_bytes=1_000_000)
+    break_disk(monkeypatch, "d1", "index", fails, max_bytes=1_000_000)
     job = begin(tmp_path / "s", options_of(tmp_path / "d1"))
     with pytest.raises(OutOfDiskError, match="no space left") as raised:
         run_map_task(job, 0, 0, table_of().to_batches())
@@ -158,8 +149,8 @@ def test_regions_that_cannot_be_read_back_fail_the_attempt(tmp_path, monkeypatch
 
 
 def test_none_takes_the_regions(tmp_path, monkeypatch):
-    Disk(monkeypatch, "d1", fails=["index"], max_bytes=1_000_000)
-    Disk(monkeypatch, "s", max_bytes=400_000)
+    break_disk(monkeypatch, "d1", "index", max_bytes=1_000_000)
+    break_disk(monkeypatch, "s", max_bytes=400_000)
     job = begin(tmp_path / "s", options_of(tmp_path / "d1"))
     with pytest.raises(OutOfDiskError, match="none of 2 directories has free space"):
         run_map_task(job, 0, 0, table_of().to_batches())
@@ -168,20 +159,14 @@ def test_none_takes_the_regions(tmp_path, monkeypatch):
 
 def test_no_two_files_of_an_attempt_share_a_name(tmp_path, monkeypatch):
     """What a broken disk keeps of a file that moved must not pass for the live one."""
-    Disk(monkeypatch, "d1", fails=["index"], max_bytes=1_000_000)
-    delete = PosixStorage.delete
+    break_disk(monkeypatch, "d1", "index", max_bytes=1_000_000)
     job = begin(tmp_path / "s", options_of(tmp_path / "d1", tmp_path / "d2"))
     with monkeypatch.context() as patch:
-        patch.setattr(
-            PosixStorage,
-            "delete",
-            lambda self, path: None if "/d1/" in self.root else delete(self, path),
-        )
-        patch.setattr(
-            PosixWriter,
-            "abort",
-            lambda self: setattr(self, "_handle", None),
-        )
+        break_method(
+            patch, PosixStorage, "delete", StorageError("Input/output error"),
+            lambda storage, _: "/d1/" in storage.root,
+        )  # fmt: skip
+        patch.setattr(PosixWriter, "abort", lambda self: setattr(self, "_handle", None))
         status = run_map_task(job, 0, 0, table_of().to_batches())
     assert len(data_files(tmp_path / "d1")) == 1
     assert roots_of(status, tmp_path) == [2]

@@ -19,7 +19,6 @@ from arrow_format import (
     RoundRobinPartitioner,
     SchemaError,
     ShuffleExistsError,
-    WriteOptions,
     open_shuffle,
     sample_bounds,
     write_shuffle,
@@ -29,10 +28,9 @@ from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.target import open_target
 from arrow_format.keys.sort_keys import ORDERS
 from tests.support.guarantees import guarantee
+from tests.support.small_shuffles import FAST, write_rows
 from tests.support.spark_order_model import compare_rows
 from tests.unit.keys.test_bound_search import keyed_rows
-
-FAST = WriteOptions(sync=False)
 
 
 def subpartitions_of(path):
@@ -70,9 +68,7 @@ def test_every_row_lies_between_its_bounds(tmp_path_factory, case, n):
 @guarantee("range bounds")
 def test_ties_do_not_straddle(tmp_path):
     table = pa.table({"k": [5] * 500 + [1, 2, 3, 9] * 20})
-    write_shuffle(
-        table, tmp_path / "x", num_subpartitions=16, partitioner=RangePartitioner("k"), options=FAST
-    )
+    write_rows(tmp_path / "x", table, n=16, partitioner=RangePartitioner("k"))
     found, ids = subpartitions_of(tmp_path / "x")
     places = set(zip(found["k"].to_pylist(), ids, strict=True))
     assert len(places) == 5, "each key is in one subpartition"
@@ -84,10 +80,7 @@ def test_ties_do_not_straddle(tmp_path):
 @pytest.mark.parametrize("order", ORDERS)
 def test_nulls_stand_where_the_order_puts_them(tmp_path, order):
     table = pa.table({"k": [None, 4, None, 1, 3, 2, None, None]})
-    write_shuffle(
-        table, tmp_path / "x", num_subpartitions=4, options=FAST,
-        partitioner=RangePartitioner(("k", order)),
-    )  # fmt: skip
+    write_rows(tmp_path / "x", table, n=4, partitioner=RangePartitioner(("k", order)))
     shuffle = open_shuffle(tmp_path / "x")
     nulls = [shuffle.subpartition(i).read_all()["k"].null_count for i in range(4)]
     first = order in ("ascending", "descending nulls first")
@@ -113,10 +106,7 @@ def test_text_is_compared_by_its_bytes():
 def test_many_bounds_are_found_by_every_row(tmp_path):
     random = np.random.default_rng(0)
     table = pa.table({"k": random.integers(0, 1 << 40, 100_000)})
-    write_shuffle(
-        table, tmp_path / "x", num_subpartitions=20_000, options=FAST,
-        partitioner=RangePartitioner("k"), sort_by="k",
-    )  # fmt: skip
+    write_rows(tmp_path / "x", table, n=20_000, partitioner=RangePartitioner("k"), sort_by="k")
     shuffle = open_shuffle(tmp_path / "x")
     assert shuffle.read().read_all()["k"].to_pylist() == sorted(table["k"].to_pylist())
     assert shuffle.partitioner.bounds.num_rows == 19_999
@@ -130,9 +120,7 @@ NUMBERS = pa.table({"k": np.random.default_rng(1).permutation(10_000)})
 
 def write_ranges(path, source=NUMBERS, partitioner=None, n=8, **more):
     partitioner = partitioner or RangePartitioner("k")
-    return write_shuffle(
-        source, path, num_subpartitions=n, partitioner=partitioner, options=FAST, **more
-    )
+    return write_rows(path, source, n=n, partitioner=partitioner, **more)
 
 
 def test_a_table_is_sampled_by_the_write(tmp_path):

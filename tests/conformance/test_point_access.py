@@ -5,30 +5,23 @@ import pyarrow as pa
 import pytest
 
 from arrow_format import HashPartitioner, WriteOptions, merge_shuffle, open_shuffle
-from arrow_format.jobs.commit import commit_job
-from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.read.shuffle import Shuffle
 from tests.support.recording_storage import RecordingStorage
+from tests.support.small_shuffles import write_tasks
 
 N = 20_000
 NUM_TASKS = 50
 WANTED = 4_711
 
 
-def write(path, rows_per_task, *, sort_buffer_bytes=128 << 20):
-    options = WriteOptions(sync=False, chunk_bytes=16 << 10, sort_buffer_bytes=sort_buffer_bytes)
-    schema = pa.schema({"k": pa.int64(), "v": pa.int64()})
-    job = begin_job(
-        str(path), schema, num_subpartitions=N, partitioner=HashPartitioner(["k"]), options=options
-    )
-    random = np.random.default_rng(0)
-    statuses = []
+def write(path, rows_per_task):
+    options = WriteOptions(sync=False, chunk_bytes=16 << 10, sort_buffer_bytes=128 << 20)
+    random, tasks = np.random.default_rng(0), []
     for task in range(NUM_TASKS):
         k = np.arange(task * rows_per_task, (task + 1) * rows_per_task)
-        batch = pa.record_batch({"k": k, "v": random.integers(0, 1 << 60, len(k))}, schema=schema)
-        statuses.append(run_map_task(job, task, 0, [batch]))
-    commit_job(job, statuses, mode="overwrite")
+        tasks.append([pa.record_batch({"k": k, "v": random.integers(0, 1 << 60, len(k))})])
+    write_tasks(path, tasks, N, partitioner=HashPartitioner(["k"]), options=options)
 
 
 def opened(path):

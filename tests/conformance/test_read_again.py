@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +17,7 @@ from arrow_format import CorruptShuffleError, OptionError, WriteOptions, open_sh
 from arrow_format import write_shuffle as write
 from arrow_format.read import version_reader
 from tests.support.guarantees import guarantee
+from tests.support.waiting import wait_until
 
 ROWS = 300_000
 
@@ -167,10 +167,8 @@ def test_readers_left_in_cycles_close_themselves_anywhere(path):
     finally:
         gc.set_threshold(*threshold)
     gc.collect()
-    deadline = time.monotonic() + 10
-    while shuffle._reader.scheduler.pool.used_bytes or len(shuffle._reader.scheduler._files):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    scheduler = shuffle._reader.scheduler
+    wait_until(lambda: not scheduler.pool.used_bytes and not len(scheduler._files))
 
 
 def test_without_threads_readers_read_for_themselves(path, monkeypatch):

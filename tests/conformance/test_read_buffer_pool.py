@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from arrow_format import OptionError, ReadBufferPool
 from arrow_format.errors import ClosedError, ReadBufferTimeoutError
+from tests.support.waiting import wait_until
 
 
 class Holder:
@@ -43,31 +44,6 @@ def in_thread(function, *arguments):
     return thread, found
 
 
-def poll_until(condition):
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-
-
-def test_a_request_is_served_whole_or_not_at_all():
-    pool = ReadBufferPool(100)
-    assert pool.try_request(60)
-    assert not pool.try_request(41)
-    assert pool.used_bytes == 60
-    assert pool.try_request(40)
-    assert (pool.used_bytes, pool.peak_bytes) == (100, 100)
-
-
-def test_one_larger_than_the_pool_is_served_alone():
-    pool = ReadBufferPool(100)
-    assert pool.try_request(1)
-    assert not pool.try_request(500)
-    pool.recycle(1)
-    assert pool.try_request(500)
-    assert not pool.try_request(1)
-
-
 def test_waiters_are_served_on_recycle_in_the_order_they_came():
     pool = ReadBufferPool(100)
     pool.request(100)
@@ -78,9 +54,9 @@ def test_waiters_are_served_on_recycle_in_the_order_they_came():
         order.append(number)
 
     first, _ = in_thread(ask, 1, 90)
-    poll_until(lambda: len(pool._waiting) == 1)
+    wait_until(lambda: len(pool._waiting) == 1)
     second, _ = in_thread(ask, 2, 10)
-    poll_until(lambda: len(pool._waiting) == 2)
+    wait_until(lambda: len(pool._waiting) == 2)
     pool.recycle(50)  # enough for the second, but the first one came first
     assert not pool.try_request(1)
     assert order == []
@@ -109,7 +85,7 @@ def test_destroy_wakes_waiters_with_an_error():
     pool = ReadBufferPool(10)
     pool.request(10)
     thread, found = in_thread(pool.request, 5)
-    poll_until(lambda: pool._waiting)
+    wait_until(lambda: pool._waiting)
     pool.destroy("the session ended")
     thread.join(10)
     assert isinstance(found[0], ClosedError)
@@ -166,18 +142,22 @@ class Pool(RuleBasedStateMachine):
         super().__init__()
         self.pool = ReadBufferPool(50, timeout_seconds=0)
         self.held = []
+        self.most = 0
+
+    def fits(self, num_bytes):
+        """Whether a request is served: whole, and one larger than the pool alone."""
+        return not self.held or sum(self.held) + num_bytes <= 50
 
     @rule(num_bytes=st.integers(1, 80))
     def try_request(self, num_bytes):
-        fits = not self.held or sum(self.held) + num_bytes <= 50
+        fits = self.fits(num_bytes)
         assert self.pool.try_request(num_bytes) == fits
         if fits:
             self.held.append(num_bytes)
 
     @rule(num_bytes=st.integers(1, 80))
     def request(self, num_bytes):
-        fits = not self.held or sum(self.held) + num_bytes <= 50
-        if fits:
+        if self.fits(num_bytes):
             self.pool.request(num_bytes)
             self.held.append(num_bytes)
         else:
@@ -193,6 +173,8 @@ class Pool(RuleBasedStateMachine):
     def counts_what_is_held(self):
         assert self.pool.used_bytes == sum(self.held)
         assert self.pool.used_bytes <= 50 or len(self.held) == 1
+        self.most = max(self.most, sum(self.held))
+        assert self.pool.peak_bytes == self.most
 
 
 TestPool = Pool.TestCase

@@ -21,13 +21,9 @@ UNORDERED = ALLOWED // 2
 """What a read without an order takes at most: a few chunks, where the ordered one takes all."""
 
 READ = """
-import sys
-import pyarrow as pa
 from arrow_format import ReadOptions, open_shuffle
-from tests.support.memory import forget_peak, resident_bytes
 
 tiny, path, memory_bytes, subpartitions, ordered = sys.argv[1:]
-pa.set_cpu_count(1)
 
 how = {"ordered": ordered == "True"}
 for batch in open_shuffle(tiny).read(**how):
@@ -55,6 +51,22 @@ def rows_of(count, *, text_bytes=0):
         yield pa.record_batch(columns)
 
 
+def in_one_subpartition(count):
+    """Such rows of subpartition 0, whose keys are in no order within a batch."""
+    random = np.random.default_rng(1)
+    for batch in rows_of(count, text_bytes=40):
+        yield batch.append_column("p", pa.array(np.zeros(batch.num_rows, np.int32))).set_column(
+            0, "k", pa.array(random.permutation(batch.num_rows))
+        )
+
+
+def write_sorted(path, rows, **options):
+    write_shuffle(
+        rows, path, num_subpartitions=1, partitioner=ColumnPartitioner("p"), sort_by="k",
+        options=WriteOptions(sync=False, codec_level=-5, **options), mode="append",
+    )  # fmt: skip
+
+
 CASES = {
     "narrow rows": ({}, 12_000_000, 100, {}),
     "20,000 subpartitions": ({"text_bytes": 40}, 3_000_000, 20_000, {}),
@@ -72,8 +84,7 @@ def tiny(tmp_path_factory):
 
 
 def peak(tiny, path, memory_bytes=ALLOWED, subpartitions="None", ordered=True):
-    rows, over_base = figures_of(READ, tiny, path, memory_bytes, subpartitions, ordered)
-    return rows, over_base
+    return figures_of(READ, tiny, path, memory_bytes, subpartitions, ordered)
 
 
 @guarantee("reading memory")
@@ -97,12 +108,9 @@ def test_memory_keeps_to_the_option(tmp_path, tiny, case):
 def test_memory_of_twenty_thousand_subpartitions_keeps_to_what_is_given(tmp_path, tiny, mebibytes):
     allowed = mebibytes << 20
     write_shuffle(
-        rows_of(5_000_000, text_bytes=40),
-        tmp_path / "x",
-        num_subpartitions=20_000,
-        keys="k",
+        rows_of(5_000_000, text_bytes=40), tmp_path / "x", num_subpartitions=20_000, keys="k",
         options=WriteOptions(sync=False, codec_level=-5),
-    )
+    )  # fmt: skip
     assert sum(output.raw_bytes for output in open_shuffle(tmp_path / "x").map_outputs) > allowed
     rows, over_base = peak(tiny, tmp_path / "x", memory_bytes=allowed)
     assert rows == 5_000_000
@@ -111,19 +119,7 @@ def test_memory_of_twenty_thousand_subpartitions_keeps_to_what_is_given(tmp_path
 
 @guarantee("reading memory")
 def test_memory_of_a_sorted_subpartition_that_does_not_fit(tmp_path, tiny):
-    random = np.random.default_rng(1)
-
-    def rows():
-        for batch in rows_of(3_000_000, text_bytes=40):
-            yield batch.append_column("p", pa.array(np.zeros(batch.num_rows, np.int32))).set_column(
-                0, "k", pa.array(random.permutation(batch.num_rows))
-            )
-
-    options = WriteOptions(sync=False, codec_level=-5, chunk_bytes=64 << 10)
-    write_shuffle(
-        rows(), tmp_path / "x", num_subpartitions=1, partitioner=ColumnPartitioner("p"),
-        sort_by="k", options=options,
-    )  # fmt: skip
+    write_sorted(tmp_path / "x", in_one_subpartition(3_000_000), chunk_bytes=64 << 10)
     assert open_shuffle(tmp_path / "x").map_outputs[0].files[0].num_regions >= 3
     assert peak(tiny, tmp_path / "x")[1] <= ALLOWED
 
@@ -131,21 +127,8 @@ def test_memory_of_a_sorted_subpartition_that_does_not_fit(tmp_path, tiny):
 @exhaustive(but="codec")
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_memory_of_a_sorted_subpartition_of_hundreds_of_regions(tmp_path, tiny, codec):
-    random = np.random.default_rng(1)
-
-    def rows():
-        for batch in rows_of(4_000_000, text_bytes=40):
-            yield batch.append_column("p", pa.array(np.zeros(batch.num_rows, np.int32))).set_column(
-                0, "k", pa.array(random.permutation(batch.num_rows))
-            )
-
-    options = WriteOptions(
-        sync=False, codec=codec, codec_level=-5, chunk_bytes=1 << 20, sort_buffer_bytes=2 << 20
-    )
-    write_shuffle(
-        rows(), tmp_path / "x", num_subpartitions=1, partitioner=ColumnPartitioner("p"),
-        sort_by="k", options=options,
-    )  # fmt: skip
+    sizes = {"chunk_bytes": 1 << 20, "sort_buffer_bytes": 2 << 20}
+    write_sorted(tmp_path / "x", in_one_subpartition(4_000_000), codec=codec, **sizes)
     shuffle = open_shuffle(tmp_path / "x")
     assert sum(file.num_regions for file in shuffle.map_outputs[0].files) >= 300
     rows, over_base = peak(tiny, tmp_path / "x")
@@ -159,19 +142,10 @@ def test_memory_of_a_sorted_subpartition_of_large_chunks(tmp_path, tiny, codec):
     """Of which a piece is a part that must not keep the whole."""
     random = np.random.default_rng(1)
     num_rows = 7_000
-    options = WriteOptions(sync=False, codec=codec, codec_level=-5, chunk_bytes=1_700 << 10)
-    for number in range(16):
-        rows = pa.record_batch(
-            {
-                "p": np.zeros(num_rows, np.int32),
-                "k": random.permutation(num_rows),
-                "t": pa.array(["x" * 1_000] * num_rows),
-            }
-        )
-        write_shuffle(
-            [rows], tmp_path / "x", num_subpartitions=1, partitioner=ColumnPartitioner("p"),
-            sort_by="k", options=options, mode="append" if number else "errorifexists",
-        )  # fmt: skip
+    columns = {"p": np.zeros(num_rows, np.int32), "t": pa.array(["x" * 1_000] * num_rows)}
+    for _ in range(16):
+        rows = pa.record_batch({**columns, "k": random.permutation(num_rows)})
+        write_sorted(tmp_path / "x", [rows], codec=codec, chunk_bytes=1_700 << 10)
     rows, over_base = peak(tiny, tmp_path / "x")
     assert rows == 16 * num_rows
     assert over_base <= ALLOWED

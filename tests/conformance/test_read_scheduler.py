@@ -2,7 +2,6 @@
 
 import gc
 import itertools
-import os
 import threading
 
 import pyarrow as pa
@@ -19,10 +18,12 @@ from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.read.read_queue import ReadQueue
 from arrow_format.read.scheduler import ReadScheduler, next_to_serve
 from arrow_format.storage.open import PosixStorage
-from tests.conformance.test_read_buffer_pool import in_thread, poll_until
+from tests.conformance.test_read_buffer_pool import in_thread
 from tests.support.guarantees import guarantee
+from tests.support.open_files import open_files
 from tests.support.recording_storage import RecordingStorage
 from tests.support.small_shuffles import write_file
+from tests.support.waiting import wait_until
 
 N = 10
 
@@ -63,10 +64,6 @@ def source(storage):
 @pytest.fixture
 def sources(storage):
     return [Source(storage, number) for number in range(3)]
-
-
-def open_handles():
-    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
 
 
 def allocated():
@@ -168,7 +165,7 @@ def test_reading_goes_ahead_of_the_consumer_and_stops_when_its_share_is_full(sto
         [(source, plan)]
     ) as reader:
         next(reader)
-        poll_until(lambda: not read_ahead_threads())
+        wait_until(lambda: not read_ahead_threads())
         ahead = len(storage.rounds) - 1
         assert 4 <= ahead <= 8
         assert pool.used_bytes <= 8 * length
@@ -194,21 +191,21 @@ def test_planning_is_done_ahead_too_and_its_error_comes_in_its_place(sources):
 
 @guarantee("nothing outlives its owner")
 def test_a_consumer_that_stops_early_leaves_nothing_open(storage, source):
-    handles, memory = open_handles(), allocated()
+    handles, memory = len(open_files()), allocated()
     scheduler = ReadScheduler()
     fetched = scheduler.fetch(source, source.plan())
     next(fetched)
     fetched.close()
     del fetched
-    poll_until(lambda: not read_ahead_threads())
-    assert (open_handles(), allocated()) == (handles, memory)
+    wait_until(lambda: not read_ahead_threads())
+    assert (len(open_files()), allocated()) == (handles, memory)
     assert (scheduler.pool.used_bytes, sum(storage.open.values())) == (0, 0)
 
 
 def test_an_error_surfaces_and_leaves_nothing_open(storage, source):
     data = storage._root / source.path
     data.write_bytes(source.content[:-2_000])
-    handles, memory = open_handles(), allocated()
+    handles, memory = len(open_files()), allocated()
     scheduler = ReadScheduler()
     message = r"truncated or replaced.*wanted for regions 0 to 2 of map task 3, attempt 1"
     with pytest.raises(CorruptShuffleError, match=message):
@@ -216,7 +213,7 @@ def test_an_error_surfaces_and_leaves_nothing_open(storage, source):
     data.unlink()
     with pytest.raises(CorruptShuffleError, match="not there"):
         list(scheduler.fetch(source, source.plan()))
-    assert (open_handles(), allocated()) == (handles, memory)
+    assert (len(open_files()), allocated()) == (handles, memory)
     assert scheduler.pool.used_bytes == 0
 
 

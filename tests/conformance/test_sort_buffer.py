@@ -39,11 +39,18 @@ def taken(buffer, first=0):
     st.integers(0, N - 1),
 )
 def test_random_batches_up_to_several_buffers(batches, capacity, first):
+    """A batch is taken as long as it fits, and as a whole; one that does not changes nothing."""
     buffer = SortBuffer(SCHEMA, capacity, N)
     kept, start = [], 0
     for ids in batches:
+        before = buffer.num_rows, buffer.num_bytes
         if append(buffer, ids, start):
             kept += [(s, v) for v, s in enumerate(ids, start)]
+            assert buffer.num_bytes <= capacity
+        else:
+            assert (buffer.num_rows, buffer.num_bytes) == before
+            wanted = numbered(ids, start).nbytes + len(ids) * ROW_OVERHEAD_BYTES
+            assert buffer.num_bytes + wanted > capacity
         start += len(ids)
     assert buffer.num_rows == len(kept)
     assert buffer.has_remaining == bool(kept)
@@ -57,38 +64,6 @@ def test_random_batches_up_to_several_buffers(batches, capacity, first):
     assert region.clustering.row_offsets[-1] == len(kept)
 
 
-def test_append_is_all_or_nothing():
-    buffer = SortBuffer(SCHEMA, 2_000, N)
-    start = 0
-    while append(buffer, [1, 2], start):
-        start += 2
-    assert start > 10
-    before = (buffer.num_rows, buffer.num_bytes)
-    assert not append(buffer, [1, 2], start)
-    assert (buffer.num_rows, buffer.num_bytes) == before
-    assert before[0] == start
-    assert sorted(taken(buffer).batch["v"].to_pylist()) == list(range(start))
-
-
-def test_the_capacity_is_kept():
-    capacity = 10_000
-    buffer = SortBuffer(SCHEMA, capacity, N)
-    start = 0
-    while append(buffer, [3] * 10, start):
-        assert buffer.num_bytes <= capacity
-        start += 10
-    # ... and used: the next batch really did not fit.
-    wanted = numbered([3] * 10).nbytes + 10 * ROW_OVERHEAD_BYTES
-    assert buffer.num_bytes + wanted > capacity
-
-
-def test_a_batch_larger_than_an_empty_buffer_is_refused():
-    buffer = SortBuffer(SCHEMA, 1_000, N)
-    assert not append(buffer, [1] * 500)
-    assert buffer.num_rows == buffer.num_bytes == 0
-    assert append(buffer, [1])
-
-
 def test_batches_without_rows_are_accepted_and_invisible():
     buffer = SortBuffer(SCHEMA, 1_000, N)
     assert append(buffer, [])
@@ -100,17 +75,13 @@ def test_batches_without_rows_are_accepted_and_invisible():
 
 
 def test_append_after_finish_or_release():
-    finished = SortBuffer(SCHEMA, 1_000, N)
+    finished, released = (SortBuffer(SCHEMA, 1_000, N) for _ in range(2))
     finished.finish()
-    assert finished.is_finished
-    assert not finished.is_released
-    with pytest.raises(ClosedError, match="no row can be appended"):
-        append(finished, [1])
-    released = SortBuffer(SCHEMA, 1_000, N)
     released.release()
-    assert released.is_released
-    with pytest.raises(ClosedError, match="no row can be appended"):
-        append(released, [1])
+    assert (finished.is_finished, finished.is_released, released.is_released) == (True, False, True)
+    for buffer in (finished, released):
+        with pytest.raises(ClosedError, match="no row can be appended"):
+            append(buffer, [1])
 
 
 def test_read_before_finish_and_after_release():

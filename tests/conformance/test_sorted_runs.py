@@ -18,9 +18,6 @@ from arrow_format import (
     write_shuffle,
 )
 from arrow_format.format.codecs import ChunkDecoder
-from arrow_format.jobs.commit import commit_job
-from arrow_format.jobs.job import begin_job, run_map_task
-from arrow_format.jobs.target import open_target
 from arrow_format.keys.partitioner import BroadcastPartitioner, ColumnPartitioner, RangePartitioner
 from arrow_format.keys.sort_keys import ORDERS, normalise_sort_by
 from arrow_format.keys.spark_order import sorting_bytes
@@ -31,10 +28,10 @@ from arrow_format.read.subpartition_reader import files_of
 from arrow_format.storage.open import PosixStorage
 from arrow_format.write.sort_buffer import ROW_OVERHEAD_BYTES, SortBuffer
 from tests.support.guarantees import guarantee
+from tests.support.small_shuffles import write_rows, write_tasks
 from tests.support.spark_order_model import compare_rows, sorted_rows
 from tests.unit.keys.test_spark_order import columns
 
-FAST = WriteOptions(sync=False)
 TINY = WriteOptions(sync=False, sort_buffer_bytes=8_192, chunk_bytes=300)
 SORT_BY = (("a", "descending"), ("s", "ascending nulls last"))
 SCHEMA = pa.schema([("p", pa.int32()), ("v", pa.int64()), ("a", pa.float64()), ("s", pa.string())])
@@ -217,15 +214,9 @@ def test_sort_keys_need_not_be_asked_for(tmp_path):
 @pytest.mark.usefixtures("way")
 def test_several_map_outputs_and_versions_are_merged(tmp_path):
     tables = [some_rows(1_600, 3).slice(start, 400) for start in range(0, 1_600, 400)]
-    for version, pair in enumerate([tables[:2], tables[2:]]):
-        job = begin_job(
-            str(tmp_path / "x"), SCHEMA, num_subpartitions=3, sort_by=SORT_BY, options=TINY,
-            partitioner=ColumnPartitioner("p"),
-        )  # fmt: skip
-        mode = "append" if version else "errorifexists"
-        open_target(job, mode)
-        statuses = [run_map_task(job, i, 0, t.to_batches()) for i, t in enumerate(pair)]
-        commit_job(job, statuses, mode=mode)
+    for pair in (tables[:2], tables[2:]):
+        tasks = [table.to_batches() for table in pair]
+        write_tasks(tmp_path / "x", tasks, 3, mode="append", sort_by=SORT_BY, options=TINY)
     # Rows whose keys agree come by version, map task and arrival: as they were concatenated.
     expected = in_order(pa.concat_tables(tables), SORT_BY)
     found = open_shuffle(tmp_path / "x").read().read_all()
@@ -276,10 +267,9 @@ def test_any_types_and_orders(tmp_path_factory, keys, orders, n, way, random):
 
 def test_ranges_of_the_sort_keys_put_everything_in_order(tmp_path):
     table = some_rows(5_000, 1)
-    write_shuffle(
-        table, tmp_path / "x", num_subpartitions=7, sort_by=SORT_BY, options=FAST,
-        partitioner=RangePartitioner(keys=SORT_BY),
-    )  # fmt: skip
+    write_rows(
+        tmp_path / "x", table, n=7, sort_by=SORT_BY, partitioner=RangePartitioner(keys=SORT_BY)
+    )
     found = open_shuffle(tmp_path / "x").read().read_all()
     assert found["v"].to_pylist() == in_order(table, SORT_BY)["v"].to_pylist()
 
@@ -291,10 +281,9 @@ def test_memory_of_a_merge_is_that_of_a_piece_per_region(tmp_path, monkeypatch):
         {"p": np.zeros(rows, np.int32), "k": np.random.default_rng(0).permutation(rows)}
     )
     options = WriteOptions(sync=False, sort_buffer_bytes=32 << 20, chunk_bytes=50_000)
-    write_shuffle(
-        table, tmp_path / "x", num_subpartitions=1, partitioner=ColumnPartitioner("p"),
-        sort_by="k", options=options,
-    )  # fmt: skip
+    write_rows(
+        tmp_path / "x", table, n=1, partitioner=ColumnPartitioner("p"), sort_by="k", options=options
+    )
     shuffle = open_shuffle(tmp_path / "x")
     assert shuffle.map_outputs[0].files[0].num_regions > 5
     for size in ("group_bytes", "fetched_bytes", "batch_bytes"):

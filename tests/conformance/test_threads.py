@@ -9,16 +9,20 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from arrow_format import OutOfDiskError, SchemaError, WriteOptions, open_shuffle, write_shuffle
+from arrow_format import OutOfDiskError, SchemaError, WriteOptions, open_shuffle
 from arrow_format.format.codec_zstd import FrameEncoder
 from arrow_format.storage.local import PosixWriter
+from tests.support.broken_methods import break_method
 from tests.support.guarantees import guarantee
+from tests.support.open_files import open_files
+from tests.support.small_shuffles import write_rows
 
 THREADS = [1, 2, 3]
 
@@ -34,19 +38,11 @@ def batches(count=60):
 
 
 def write(rows, path, threads, **more):
-    return write_shuffle(
-        rows, path, num_subpartitions=50, keys="k", options=options(threads), **more
-    )
+    return write_rows(path, rows, "k", n=50, options=options(threads), **more)
 
 
 def files(path):
     return [each for each in Path(path).rglob("*") if each.is_file()]
-
-
-def open_files():
-    """The descriptors of this process, with what each is of; but that of the listing."""
-    links = list(Path("/proc/self/fd").iterdir())
-    return {(each.name, str(each.readlink())) for each in links if each.is_symlink()}
 
 
 @contextmanager
@@ -78,48 +74,50 @@ def test_all_rows_arrive_and_no_thread_stays(tmp_path):
     assert found == pa.Table.from_batches(batches())
 
 
+def fails():
+    yield from batches(30)
+    raise ZeroDivisionError
+
+
+def does_not_fit():
+    yield from batches(30)
+    yield pa.record_batch({"k": [1]})
+
+
+def is_interrupted():
+    yield from batches(40)
+    signal.raise_signal(signal.SIGINT)
+    yield from batches(20)
+
+
 @pytest.mark.parametrize("threads", THREADS)
-def test_an_error_of_the_source(tmp_path, threads):
-    def failing():
-        yield from batches(30)
-        raise ZeroDivisionError
-
-    with leaving_nothing(tmp_path), pytest.raises(ZeroDivisionError):
-        write(failing(), tmp_path / "x", threads)
-
-
-@pytest.mark.parametrize("threads", THREADS)
-def test_a_batch_that_does_not_fit(tmp_path, threads):
-    def other():
-        yield from batches(30)
-        yield pa.record_batch({"k": [1]})
-
-    with leaving_nothing(tmp_path), pytest.raises(SchemaError, match="lacks 's'"):
-        write(other(), tmp_path / "x", threads)
+@pytest.mark.parametrize(
+    ("source", "error", "message"),
+    [
+        (fails, ZeroDivisionError, None),
+        (does_not_fit, SchemaError, "lacks 's'"),
+        (is_interrupted, KeyboardInterrupt, None),
+    ],
+    ids=lambda each: getattr(each, "__name__", None),
+)
+def test_a_source_that_ends_in_an_error(tmp_path, threads, source, error, message):
+    with leaving_nothing(tmp_path), pytest.raises(error, match=message):
+        write(source(), tmp_path / "x", threads)
 
 
 @guarantee("disk full at any step")
 @pytest.mark.parametrize("threads", THREADS)
 @pytest.mark.parametrize("at", [0, 5, 11])
 def test_an_error_of_the_storage(tmp_path, monkeypatch, threads, at):
-    plain, calls = PosixWriter.writev, []
-
-    def full(writer, buffers):
-        calls.append(1)
-        if len(calls) > at:
-            raise OutOfDiskError("no space left on device")
-        plain(writer, buffers)
-
-    monkeypatch.setattr(PosixWriter, "writev", full)
+    calls, full = count(), OutOfDiskError("no space left on device")
+    break_method(monkeypatch, PosixWriter, "writev", full, lambda *_: next(calls) >= at)
     with leaving_nothing(tmp_path), pytest.raises(OutOfDiskError, match="no space left"):
         write(batches(), tmp_path / "x", threads)
 
 
 def test_the_source_is_not_read_to_its_end_after_an_error_of_the_storage(tmp_path, monkeypatch):
-    def full(writer, buffers):
-        raise OutOfDiskError("no space left on device")
-
-    monkeypatch.setattr(PosixWriter, "writev", full)
+    full = OutOfDiskError("no space left on device")
+    break_method(monkeypatch, PosixWriter, "writev", full)
     taken = []
 
     def endless():
@@ -130,18 +128,6 @@ def test_the_source_is_not_read_to_its_end_after_an_error_of_the_storage(tmp_pat
     with leaving_nothing(tmp_path), pytest.raises(OutOfDiskError):
         write(endless(), tmp_path / "x", 2)
     assert len(taken) < 1_000
-
-
-@pytest.mark.parametrize("threads", THREADS)
-def test_an_interrupt_in_the_main_thread(tmp_path, threads):
-    def interrupting():
-        for number, batch in enumerate(batches()):
-            if number == 40:
-                signal.raise_signal(signal.SIGINT)
-            yield batch
-
-    with leaving_nothing(tmp_path), pytest.raises(KeyboardInterrupt):
-        write(interrupting(), tmp_path / "x", threads)
 
 
 def test_an_interrupt_while_the_main_thread_waits_for_a_region(tmp_path, monkeypatch):
@@ -204,6 +190,7 @@ def test_a_process_that_was_forked_after_a_write_writes_with_threads(tmp_path):
 KILLED = """
 import os, signal, sys
 from tests.conformance.test_threads import batches, write
+from tests.support.small_shuffles import write_rows
 
 def until():
     for number, batch in enumerate(batches()):

@@ -13,8 +13,6 @@ ALLOWED = 256 << 20
 SORTING = WriteOptions().sort_buffer_bytes
 
 WORK = """
-import sys
-import pyarrow as pa
 from arrow_format import ReadOptions, open_shuffle
 from arrow_format.operators.aggregation_plan import plan_aggregation
 from arrow_format.operators.subpartition_readers import each_subpartition
@@ -22,10 +20,8 @@ from arrow_format.operators.join_plan import plan_join
 from arrow_format.operators.aggregate import aggregate_range
 from arrow_format.operators.join import join_range
 from arrow_format.operators.subpartition_readers import row_source
-from tests.support.memory import forget_peak, resident_bytes
 
 tiny, what, how, *paths = sys.argv[1:]
-pa.set_cpu_count(1)
 
 def by_turns(shuffles):
     subpartitions = range(shuffles[0].num_subpartitions)
@@ -128,15 +124,11 @@ def test_memory_of_an_aggregation_of_distinct_keys(written, how):
 
 
 IN_PROCESS = """
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-import pyarrow as pa
 from arrow_shuffle import ReadOptions, WriteOptions, open_shuffle
-from tests.support.memory import forget_peak, resident_bytes
 
 tiny, what, number, *paths = sys.argv[1:]
-pa.set_cpu_count(1)
 
 def slowly(batches):
     for number, batch in enumerate(batches):
@@ -189,14 +181,10 @@ def test_memory_of_threads_in_one_process(written, what, workers):
 
 
 AGGREGATED = """
-import sys
 from concurrent.futures import ThreadPoolExecutor
-import pyarrow as pa
 from arrow_shuffle import ReadOptions, open_shuffle
-from tests.support.memory import forget_peak, resident_bytes
 
 tiny, path, number, memory_bytes, *functions = sys.argv[1:]
-pa.set_cpu_count(1)
 asked = [("t", function) for function in functions] + [("v", "sum")]
 options = ReadOptions(memory_bytes=int(memory_bytes))
 

@@ -30,9 +30,10 @@ from arrow_format import (
 )
 from arrow_format.errors import CommitConflictError, SchemaError
 from arrow_format.jobs.commit import commit_job
-from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.jobs.job import run_map_task
 from arrow_format.jobs.target import open_target
 from arrow_format.options import WriteOptions
+from tests.support import small_shuffles
 from tests.support.exhaustive import times
 from tests.support.guarantees import guarantee
 
@@ -74,10 +75,7 @@ class ColumnsMachine(RuleBasedStateMachine):
         keys = [next(self.keys) for _ in range(3)]
         rows = {name: [8 * k + i for k in keys] for i, name in enumerate(names, 1)}
         table = pa.table({key: keys} | {name: pa.array(v, type_) for name, v in rows.items()})
-        job = begin_job(
-            self.path, table.schema, num_subpartitions=N, partitioner=HashPartitioner(key),
-            options=OPTIONS,
-        )  # fmt: skip
+        job = small_shuffles.begin(self.path, table.schema, N, HashPartitioner(key), OPTIONS)
         # Its directory alone is made here: what is refused is refused when it commits.
         job.make_directories()
         return job, [run_map_task(job, 0, 0, table.to_batches())], {key: keys} | rows

@@ -31,28 +31,13 @@ from tests.support.column_statistics import in_spark_order
 from tests.support.exhaustive import examples
 from tests.support.filter_model import SCHEMA, conditions, rows_of, table_of, truth
 from tests.support.guarantees import guarantee
+from tests.support.own_partitioner import OwnPartitioner
 
 
-class SomeBroadcast:
+def some_broadcast(batch, num_subpartitions):
     """By ``i``; every subpartition reads the rows of which it is null."""
-
-    def describe(self):
-        return {"kind": "some broadcast"}
-
-    def check(self, schema):
-        assert "i" in schema.names
-
-    def bind(self, schema, num_subpartitions, map_task):
-        del schema, map_task
-
-        def assign(batch):
-            known = batch["i"].fill_null(BROADCAST)
-            ids = known.to_numpy().astype(np.int32)
-            return np.where(
-                batch["i"].is_null().to_numpy(False), BROADCAST, ids % num_subpartitions
-            )
-
-        return assign
+    ids = batch["i"].fill_null(BROADCAST).to_numpy().astype(np.int32)
+    return np.where(batch["i"].is_null().to_numpy(False), BROADCAST, ids % num_subpartitions)
 
 
 def tables():
@@ -69,7 +54,7 @@ steps = st.one_of(
 partitioners = st.sampled_from(
     [
         HashPartitioner("i"), HashPartitioner("s", "b"), RoundRobinPartitioner(), "range",
-        BroadcastPartitioner(), SomeBroadcast(),
+        BroadcastPartitioner(), OwnPartitioner(some_broadcast),
     ]
 )  # fmt: skip
 LATER = "f", "y", "d", "t", "n", "m", "w"

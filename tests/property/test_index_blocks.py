@@ -22,8 +22,6 @@ from arrow_format import (
 )
 from arrow_format.errors import CorruptShuffleError
 from arrow_format.format import codec_zstd, index_file
-from arrow_format.jobs.commit import commit_job
-from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.keys.partitioner import can_be_asked
 from arrow_format.log import carried
 from arrow_format.log.delta import Delta
@@ -38,8 +36,8 @@ from arrow_format.read.shuffle import Shuffle
 from arrow_format.storage.local import PosixStorage
 from arrow_format.write.merge_policy import MergePolicy
 from tests.support.exhaustive import examples
-from tests.support.merges import FromColumn, numbered_batches
-from tests.support.small_shuffles import SCHEMA
+from tests.support.merges import FROM_COLUMN, numbered_batches
+from tests.support.small_shuffles import SCHEMA, write_tasks
 
 OPTIONS = st.builds(
     WriteOptions,
@@ -56,22 +54,17 @@ SMALL = st.sampled_from([0, partitioned_file.SMALL_BYTES])
 
 FRAMES = st.sampled_from([1, 100, codec_zstd.MIN_FRAME_BYTES])
 """Bytes from which on a column has a frame of its own."""
-PARTITIONERS = st.sampled_from([FromColumn(), ColumnPartitioner("p"), HashPartitioner("p")])
+PARTITIONERS = st.sampled_from([FROM_COLUMN, ColumnPartitioner("p"), HashPartitioner("p")])
 """One that nobody can ask where a row belongs, and two that are asked."""
 GAPS = st.sampled_from([0, 1, 50, 300, PosixStorage.gap_bytes])
 """Bytes between frames that are read although nobody wants them."""
 
 
 def commit(path, n, tasks, options, sort_by, partitioner):
-    job = begin_job(
-        path, SCHEMA, num_subpartitions=n, partitioner=partitioner, options=options,
-        sort_by=sort_by,
-    )  # fmt: skip
-    statuses = [
-        run_map_task(job, number, 0, numbered_batches(ids, 100 * number))
-        for number, ids in enumerate(tasks)
-    ]
-    commit_job(job, statuses, mode="append")
+    batches = [numbered_batches(ids, 100 * number) for number, ids in enumerate(tasks)]
+    write_tasks(
+        path, batches, n, mode="append", partitioner=partitioner, options=options, sort_by=sort_by
+    )
 
 
 def rows_of(n, tasks, partitioner):
@@ -101,7 +94,7 @@ def test_rows_of_any_ranges_columns_and_filters(data):
     n = data.draw(st.integers(1, 40))
     one = st.integers(0, n - 1)
     partitioner = data.draw(PARTITIONERS)
-    may_be_for_all = isinstance(partitioner, FromColumn) and data.draw(st.booleans())
+    may_be_for_all = partitioner is FROM_COLUMN and data.draw(st.booleans())
     ids = st.lists(one | st.just(BROADCAST) if may_be_for_all else one, max_size=60)
     tasks = data.draw(st.lists(ids, min_size=1, max_size=3))
     sort_by = data.draw(st.sampled_from([(), (("v", "descending"),)]))
@@ -135,7 +128,7 @@ def test_rows_of_files_of_more_subpartitions_than_their_version(data):
     """The log says of a version that it has a divisor of them, as no writer does yet."""
     n = data.draw(st.integers(1, 8))
     of_files = n * data.draw(st.integers(1, 5))
-    partitioner = data.draw(st.sampled_from([FromColumn(), HashPartitioner("p")]))
+    partitioner = data.draw(st.sampled_from([FROM_COLUMN, HashPartitioner("p")]))
     ids = st.lists(st.integers(0, of_files - 1), max_size=60)
     tasks = data.draw(st.lists(ids, min_size=1, max_size=3))
     sort_by = data.draw(st.sampled_from([(), (("v", "descending"),)]))
@@ -164,7 +157,7 @@ def test_rows_of_files_of_more_subpartitions_than_their_version(data):
 
 
 def test_totals_of_no_multiple_of_a_version_are_damage(tmp_path):
-    commit(tmp_path, 3, [[0, 1, 2]], WriteOptions(sync=False), (), FromColumn())
+    commit(tmp_path, 3, [[0, 1, 2]], WriteOptions(sync=False), (), FROM_COLUMN)
     one = decode_entry((tmp_path / entry_path(1)).read_bytes())
     shape = structs.replace(one.shape, num_subpartitions=2)
     two = structs.replace(

@@ -34,7 +34,7 @@ from tests.support.exhaustive import times
 from tests.support.guarantees import guarantee
 from tests.support.interrupted_storage import dies_after
 from tests.support.small_log import small_segments
-from tests.support.small_shuffles import FAST, begin, numbered, run, write_tasks
+from tests.support.small_shuffles import FAST, begin, live_files, numbered, run, write_tasks
 
 N = 5
 
@@ -130,12 +130,7 @@ class LogMachine(RuleBasedStateMachine):
         self.fenced.update(job.job_id for job, _, _ in self.jobs)
         self.oldest = max(self.versions, default=1)
         assert report.newest_version == max(self.versions, default=0)
-        live = {
-            path
-            for output in (open_shuffle(self.path).map_outputs if self.versions else ())
-            for file in output.files
-            for path in (file.data_path, file.index_path)
-        }
+        live = live_files(open_shuffle(self.path)) if self.versions else set()
         there = {str(one.relative_to(self.path)) for one in self.path.glob("map_outputs/*/*")}
         assert there == live
 

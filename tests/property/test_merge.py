@@ -8,8 +8,6 @@ from hypothesis import strategies as st
 
 from arrow_format import MergePolicy, merge_shuffle, open_shuffle
 from arrow_format.format.regions import RegionKind
-from arrow_format.jobs.commit import commit_job
-from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.keys.sort_keys import ORDERS
 from arrow_format.model import BROADCAST
 from arrow_format.options import MERGE_BY
@@ -17,6 +15,9 @@ from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.open import PosixStorage
 from tests.property.test_round_trip import OPTIONS, read_with_ids
 from tests.support.guarantees import guarantee
+from tests.support.merges import files_of
+from tests.support.own_partitioner import OwnPartitioner
+from tests.support.small_shuffles import write_tasks
 from tests.support.tables import frozen, tables
 
 POLICIES = st.builds(
@@ -30,27 +31,17 @@ ROWS = st.lists(st.integers(0, 3), max_size=4)
 """Which rows of the table a map task writes: one slice of it after the other."""
 
 
-class ByRow:
-    """Sends rows by their number `v`, every so many of them to everyone."""
+def by_row(everyone):
+    """Send rows by their number `v`, every so many of them to everyone."""
 
-    def __init__(self, everyone):
-        self.everyone = everyone
+    def place(batch, num_subpartitions):
+        v = batch["v"].to_numpy()
+        ids = v * 7 % num_subpartitions
+        if everyone:
+            ids[v % everyone == 0] = BROADCAST
+        return ids
 
-    def describe(self):
-        return {"kind": "by_row"}
-
-    def check(self, schema):
-        schema.field("v")
-
-    def bind(self, schema, num_subpartitions, map_task):
-        def assign(batch):
-            v = batch["v"].to_numpy()
-            ids = (v * 7 + map_task) % num_subpartitions
-            if self.everyone:
-                ids[v % self.everyone == 0] = BROADCAST
-            return ids
-
-        return assign
+    return OwnPartitioner(place)
 
 
 @guarantee("merged rows")
@@ -68,28 +59,18 @@ def test_rows_and_their_order_stay(table, n, versions, everyone, sort_by, policy
     quarter = table.num_rows // 4 + 1
     with tempfile.TemporaryDirectory() as directory:
         for tasks, how in versions:
-            job = begin_job(
-                directory,
-                table.schema,
-                num_subpartitions=n,
-                partitioner=ByRow(everyone),
-                options=how,
-                sort_by=sort_by,
-            )
-            statuses = [
-                run_map_task(
-                    job,
-                    number,
-                    0,
-                    (
-                        batch
-                        for part in rows
-                        for batch in table.slice(part * quarter, quarter).to_batches()
-                    ),
-                )
-                for number, rows in enumerate(tasks)
+            parts = [
+                [
+                    batch
+                    for part in rows
+                    for batch in table.slice(part * quarter, quarter).to_batches()
+                ]
+                for rows in tasks
             ]
-            commit_job(job, statuses, mode="append")
+            write_tasks(
+                directory, parts, n, mode="append", schema=table.schema,
+                partitioner=by_row(everyone), options=how, sort_by=sort_by,
+            )  # fmt: skip
         before = open_shuffle(directory)
         expected = [(s, frozen(row)) for s, row in read_with_ids(before)]
         if by == "subpartition" and policy.rewrite == "never":
@@ -114,7 +95,7 @@ def test_rows_and_their_order_stay(table, n, versions, everyone, sort_by, policy
 
 def check_each_subpartition_is_in_one_place(directory, merged, everyone):
     """Without broadcast rows; with them a file for each range between them."""
-    files = [file for output in merged.map_outputs for file in output.files]
+    files = files_of(merged)
     assert all(file.num_regions == 1 for file in files)
     assert all(file.num_broadcast_rows in (0, file.num_rows) for file in files)
     if not everyone:
@@ -128,8 +109,7 @@ def check_broadcast_is_stored_once(directory, before, merged):
     def broadcast_rows(shuffle):
         return sum(
             region.num_rows
-            for output in shuffle.map_outputs
-            for file in output.files
+            for file in files_of(shuffle)
             for region in PartitionedFileReader(storage, file).regions
             if region.kind is RegionKind.BROADCAST
         )

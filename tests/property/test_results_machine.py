@@ -43,7 +43,6 @@ from arrow_format.errors import (
     ShuffleNotFoundError,
 )
 from arrow_format.jobs.commit import commit_job
-from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.target import open_target
 from arrow_format.keys.partitioner import HashPartitioner
 from arrow_format.log.commit_log import CommitLog
@@ -55,7 +54,7 @@ from tests.support.exhaustive import times
 from tests.support.guarantees import guarantee
 from tests.support.interrupted_storage import dies_after, instead_of_first_entry
 from tests.support.small_log import LOG_SIZES, log_of_sizes
-from tests.support.small_shuffles import FAST, SCHEMA, numbered
+from tests.support.small_shuffles import FAST, begin, run
 
 NAMES = st.sampled_from(["a", "b"])
 EVENTS = st.sampled_from([None, "write", "merge", "collect"]) | st.integers(0, 8)
@@ -70,13 +69,7 @@ def values(shuffle):
 @guarantee("pending in checkpoints")
 class ResultsMachine(RuleBasedStateMachine):
     @initialize(
-        kind=st.sampled_from(
-            [
-                ResultPartitionType.PIPELINED,
-                ResultPartitionType.PIPELINED,
-                ResultPartitionType.BLOCKING,
-            ]
-        ),
+        kind=st.sampled_from([*[ResultPartitionType.PIPELINED] * 2, ResultPartitionType.BLOCKING]),
         sizes=LOG_SIZES,
     )
     def start(self, kind, sizes):
@@ -115,15 +108,10 @@ class ResultsMachine(RuleBasedStateMachine):
     def put(self, mode, *, pending):
         self.next += 100
         rows = list(range(self.next, self.next + 3))
-        job = begin_job(
-            str(self.path),
-            SCHEMA,
-            num_subpartitions=self.n,
-            partitioner=HashPartitioner("v"),
-            options=WriteOptions(sync=False, result_type=self.kind),
-        )
+        options = WriteOptions(sync=False, result_type=self.kind)
+        job = begin(self.path, n=self.n, partitioner=HashPartitioner("v"), options=options)
         open_target(job, mode)
-        statuses = [run_map_task(job, 0, 0, [numbered(range(3), rows[0])])]
+        statuses = [run(job, 0, range(3), start=rows[0])]
         return commit_job(job, statuses, mode=mode, pending=pending).version, rows
 
     def committed(self, version, mode, rows):

@@ -11,11 +11,9 @@ from hypothesis import strategies as st
 
 from arrow_format import HashPartitioner, RoundRobinPartitioner, open_shuffle, write_shuffle
 from arrow_format.arrays.stored_types import data_schema, normalise
-from arrow_format.jobs.commit import commit_job
-from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.options import WriteOptions
 from tests.support.guarantees import guarantee
-from tests.support.small_shuffles import FAST
+from tests.support.small_shuffles import FAST, write_rows, write_tasks
 from tests.support.tables import counted, frozen, tables
 
 OPTIONS = st.builds(
@@ -62,9 +60,7 @@ def check_against(shuffle, written):
 @given(tables(), NUMBERS, OPTIONS)
 def test_rows_land_where_the_partitioner_says_in_order_of_arrival(table, n, options):
     with tempfile.TemporaryDirectory() as directory:
-        receipt = write_shuffle(
-            table, directory, num_subpartitions=n, keys="v", for_spark=False, options=options
-        )
+        receipt = write_rows(directory, table, "v", n=n, for_spark=False, options=options)
         shuffle = open_shuffle(directory)
         assert shuffle.schema.equals(data_schema(table.schema))
         written = assigned(table, HashPartitioner("v"), n)
@@ -78,7 +74,7 @@ def test_rows_land_where_the_partitioner_says_in_order_of_arrival(table, n, opti
         # One subpartition at a time is the same as all at once.
         alone = [
             (int(s), row)
-            for s in np.flatnonzero(rows)
+            for s in np.sort([*np.flatnonzero(rows), *np.flatnonzero(rows == 0)[:3]])
             for row in shuffle.subpartition(s).read_all().to_pylist()
         ]
         assert [(s, frozen(row)) for s, row in alone] == [(s, frozen(row)) for s, row in found]
@@ -92,19 +88,13 @@ def test_several_map_outputs_and_versions(table, num_tasks, data, options):
     partitioner = RoundRobinPartitioner()
     with tempfile.TemporaryDirectory() as directory:
         written = []
-        for mode in ("append", "append"):
-            job = begin_job(
-                directory,
-                table.schema,
-                num_subpartitions=n,
-                partitioner=partitioner,
-                options=options,
-            )
-            statuses = []
+        for _ in range(2):
+            write_tasks(
+                directory, [task.to_batches() for task in tasks], n, mode="append",
+                schema=table.schema, partitioner=partitioner, options=options,
+            )  # fmt: skip
             for number, task in enumerate(tasks):
-                statuses.append(run_map_task(job, number, 0, task.to_batches()))
                 written += assigned(task, partitioner, n, number)
-            commit_job(job, statuses, mode=mode)
         shuffle = open_shuffle(directory)
         found = check_against(shuffle, written)
 
@@ -137,13 +127,8 @@ def test_two_hundred_regions_read_back_as_one(tmp_path, codec, n):
     found = []
     for name, sort_buffer_bytes in (("many", 24 << 10), ("one", 64 << 20)):
         options = WriteOptions(sync=False, codec=codec, sort_buffer_bytes=sort_buffer_bytes)
-        write_shuffle(
-            pa.Table.from_batches(MANY.to_batches(max_chunksize=100)),
-            tmp_path / name,
-            num_subpartitions=n,
-            keys="k",
-            options=options,
-        )
+        batches = MANY.to_batches(max_chunksize=100)
+        write_shuffle(batches, tmp_path / name, num_subpartitions=n, keys="k", options=options)
         shuffle = open_shuffle(tmp_path / name)
         (output,) = shuffle.map_outputs
         found.append((sum(f.num_regions for f in output.files), shuffle.read().read_all()))
@@ -151,28 +136,6 @@ def test_two_hundred_regions_read_back_as_one(tmp_path, codec, n):
     assert many >= 200
     assert one == 1
     assert left.equals(right)
-
-
-def test_every_subpartition_of_every_write_order_is_the_same(tmp_path):
-    tables_read = []
-    for order in ("rotated", "natural"):
-        options = WriteOptions(
-            sync=False, write_order=order, chunk_bytes=500, sort_buffer_bytes=1 << 20
-        )
-        job = begin_job(
-            str(tmp_path / order),
-            MANY.schema,
-            num_subpartitions=37,
-            partitioner=HashPartitioner("k"),
-            options=options,
-        )
-        parts = [MANY.slice(start, 3_000).to_batches() for start in range(0, 15_000, 3_000)]
-        commit_job(job, [run_map_task(job, i, 0, part) for i, part in enumerate(parts)])
-        shuffle = open_shuffle(tmp_path / order)
-        tables_read.append([shuffle.subpartition(s).read_all() for s in range(37)])
-        pair = shuffle.read(range(5, 7)).read_all()
-        assert pair.equals(pa.concat_tables(tables_read[-1][5:7]))
-    assert all(a.equals(b) for a, b in zip(*tables_read, strict=True))
 
 
 # Fixed cases --------------------------------------------------------------------------------------
@@ -184,25 +147,6 @@ def written_and_read(tmp_path, table, n, keys="k", options=FAST, sort="v"):
     shuffle = open_shuffle(tmp_path / "x")
     assert receipt.num_rows == shuffle.verify().num_rows == shuffle.num_rows
     return shuffle, shuffle.read().read_all().sort_by(sort)
-
-
-def test_one_subpartition(tmp_path):
-    table = pa.table({"k": list(range(1_000)), "v": list(range(1_000))})
-    shuffle, found = written_and_read(tmp_path, table, 1)
-    assert found.equals(table)
-    assert shuffle.subpartition(0).read_all().equals(table), "in the order it was written"
-
-
-@pytest.mark.parametrize("codec", ["zstd", "none"])
-def test_twenty_thousand_subpartitions_of_a_thousand_rows(tmp_path, codec):
-    table = pa.table({"k": list(range(1_000)), "v": list(range(1_000))})
-    options = WriteOptions(sync=False, codec=codec)
-    shuffle, found = written_and_read(tmp_path, table, 20_000, options=options)
-    assert found.equals(table)
-    rows = shuffle.subpartition_rows.to_numpy()
-    assert (len(rows), rows.sum()) == (20_000, 1_000)
-    for s in [*np.flatnonzero(rows)[:50], *np.flatnonzero(rows == 0)[:50]]:
-        assert shuffle.subpartition(s).read_all().num_rows == rows[s]
 
 
 @pytest.mark.parametrize("n", [1, 20_000])
@@ -217,21 +161,11 @@ def test_no_rows(tmp_path, n):
     assert shuffle.verify().num_files == 0
 
 
-def test_one_row_per_batch(tmp_path):
-    table = pa.table({"k": list(range(1_000)), "v": list(range(1_000)), "s": ["x"] * 1_000})
-    batches = table.to_batches(max_chunksize=1)
-    assert len(batches) == 1_000
-    _, found = written_and_read(tmp_path, pa.Table.from_batches(batches), 7)
-    assert found.equals(table)
-
-
 def test_one_batch_of_two_million_rows(tmp_path):
     values = np.arange(2_000_000, dtype=np.int32)
     batch = pa.record_batch({"k": values})
     options = WriteOptions(sync=False, sort_buffer_bytes=32 << 20)
-    receipt = write_shuffle(
-        [batch], tmp_path / "x", num_subpartitions=200, keys="k", options=options
-    )
+    receipt = write_rows(tmp_path / "x", [batch], "k", n=200, options=options)
     shuffle = open_shuffle(tmp_path / "x")
     assert receipt.num_rows == 2_000_000
     assert receipt.counters["large_batches"] == 1

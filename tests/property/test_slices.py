@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 
 from arrow_format import HashPartitioner, merge_shuffle, open_shuffle
 from arrow_format.arrays.stored_types import data_schema, normalise
-from arrow_format.jobs.commit import commit_job
-from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.operators.aggregate import aggregate_range
 from arrow_format.operators.aggregation_plan import plan_aggregation
 from arrow_format.operators.join import join_range
@@ -22,9 +20,10 @@ from arrow_format.options import WriteOptions
 from arrow_format.streaming.latest_in_memory import latest_in_passes
 from arrow_format.streaming.latest_spilling import latest_per_key
 from arrow_format.write.merge_policy import MergePolicy
-from tests.property.test_merge import ByRow
+from tests.property.test_merge import by_row
 from tests.property.test_round_trip import read_with_ids
 from tests.support.exhaustive import examples
+from tests.support.small_shuffles import write_tasks
 from tests.support.tables import frozen
 
 GRID = pa.list_(pa.list_(pa.int32(), 1), 2)
@@ -133,17 +132,13 @@ def sliced(draw):
 
 def written(table, directory, n, options, *, partitioner=None, sort_by=(), num_tasks=1):
     """A shuffle of a table."""
-    job = begin_job(
-        directory,
-        table.schema,
-        num_subpartitions=n,
-        partitioner=partitioner or HashPartitioner("k"),
-        options=options,
-        sort_by=sort_by,
-    )
     size = -(-table.num_rows // num_tasks)
     parts = [table.slice(i * size, size).to_batches() for i in range(num_tasks)]
-    commit_job(job, [run_map_task(job, i, 0, part) for i, part in enumerate(parts)])
+    partitioner = partitioner or HashPartitioner("k")
+    write_tasks(
+        directory, parts, n, schema=table.schema, partitioner=partitioner, options=options,
+        sort_by=sort_by,
+    )  # fmt: skip
     return open_shuffle(directory)
 
 
@@ -272,7 +267,7 @@ def test_aggregation(table, n, options, group_bytes):
 def test_rows_that_a_partitioner_sends_to_all(table, n, options, everyone):
     rows = rows_by_number(table)
     with tempfile.TemporaryDirectory() as directory:
-        shuffle = written(table, directory, n, options, partitioner=ByRow(everyone))
+        shuffle = written(table, directory, n, options, partitioner=by_row(everyone))
         found = read_with_ids(shuffle)
         assert [frozen(row) for _, row in found] == [rows[row["v"]] for _, row in found]
         copies = Counter(row["v"] for _, row in found)

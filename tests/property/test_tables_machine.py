@@ -39,7 +39,7 @@ from arrow_format.storage.open import open_storage
 from tests.support.exhaustive import times
 from tests.support.guarantees import guarantee
 from tests.support.interrupted_storage import CHANGES, dies_after
-from tests.support.small_shuffles import FAST, begin, numbered, run, write_tasks
+from tests.support.small_shuffles import FAST, begin, live_files, numbered, run, write_tasks
 
 N = 5
 NAMES = st.sampled_from(["a", "b", "c"])
@@ -204,14 +204,10 @@ class TableMachine(RuleBasedStateMachine):
         kept = {self.newest, *self.tags.values()} - {
             version for version, rows in self.versions.items() if rows is None
         }
-        named = {
-            file.data_path
-            for version in kept
-            for output in open_shuffle(self.path, version).map_outputs
-            for file in output.files
-        }
+        named = set().union(*(live_files(open_shuffle(self.path, version)) for version in kept))
         collect_garbage(self.path, retention=timedelta(0))
-        assert {str(f.relative_to(self.path)) for f in self.path.rglob("*.data")} == named
+        there = {str(file.relative_to(self.path)) for file in self.path.glob("map_outputs/*/*")}
+        assert there == named
 
 
 TestTableMachine = TableMachine.TestCase

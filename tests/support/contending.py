@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from arrow_format import collect_garbage, merge_shuffle, open_shuffle, write_shuffle
+from arrow_format import collect_garbage, merge_shuffle, open_shuffle
 from arrow_format.errors import CommitConflictError, ShuffleError, ShuffleNotFoundError
 from arrow_format.options import WriteOptions
+from tests.support.small_shuffles import write_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -58,9 +59,7 @@ def work(role: str, number: int, path: str, turns: int, retention: float) -> Ite
 def _write(number: int, turn: int, path: str, mode: WriteMode) -> dict[str, Any]:
     first = (number * 10_000 + turn) * ROWS
     rows = pa.table({"v": range(first, first + ROWS)})
-    receipt = write_shuffle(
-        rows, path, keys="v", num_subpartitions=N, mode=mode, options=WriteOptions(sync=False)
-    )
+    receipt = write_rows(path, rows, "v", n=N, mode=mode)
     return {"version": receipt.version, "first": first}
 
 

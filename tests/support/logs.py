@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from arrow_format.jobs.commit import commit_job
-from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.jobs.job import run_map_task
 from arrow_format.jobs.target import check_target, open_target
 from arrow_format.keys.partitioner import HashPartitioner
 from arrow_format.log.commit_log import CommitLog
@@ -76,14 +76,8 @@ def put(
     **options: Any,
 ) -> ShuffleReceipt:
     """Commit rows (pairs of k and v) as pending, as a micro-batch of a query does."""
-    job = begin_job(
-        path,
-        schema,
-        num_subpartitions=4,
-        partitioner=partitioner or HashPartitioner("k"),
-        options=WriteOptions(sync=False, **options),
-        owner=owner,
-    )
+    partitioner = partitioner or HashPartitioner("k")
+    job = begin(path, schema, 4, partitioner, WriteOptions(sync=False, **options), owner=owner)
     if pending:
         check_target(job, mode, pending=True)
     else:

@@ -28,12 +28,22 @@ FORKS.set_forkserver_preload(
 )
 
 
+PRELUDE = """
+import sys
+import numpy as np
+import pyarrow as pa
+from tests.support.memory import forget_peak, resident_bytes
+pa.set_cpu_count(1)
+"""
+
+
 def figures_of(program: str, *arguments: object, **environment: str) -> list[int]:
-    """Run a program in a process of its own; return the numbers that it prints.
+    """Run a program behind :data:`PRELUDE` in a process of its own; return the numbers it prints.
 
     It is a fork of one that has only loaded modules, unless it has an environment of its own, which
     they read.
     """
+    program = f"{PRELUDE}\n{program}"
     if environment:
         done = subprocess.run(
             [sys.executable, "-c", program, *map(str, arguments)],

@@ -13,24 +13,20 @@ from arrow_format import (
     MergePolicy,
     WriteOptions,
 )
-from arrow_format.jobs.commit import commit_job
-from arrow_format.jobs.job import begin_job, run_map_task
-from arrow_format.jobs.target import open_target
+from arrow_format.log.commit_log import CommitLog
 from arrow_format.model import BROADCAST
 from arrow_format.read.subpartition_reader import SortMergeSubpartitionReader
-from tests.support.small_shuffles import (
-    SCHEMA,
-    entry_of,
-    numbered,
-)
+from arrow_format.storage.open import PosixStorage
+from tests.support.own_partitioner import OwnPartitioner
+from tests.support.small_shuffles import entry_of, numbered, write_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     import pyarrow as pa
 
     from arrow_format import ShuffleReceipt
-    from arrow_format.keys.partitioner import Assign
     from arrow_format.model import PartitionedFile
     from arrow_format.read.partitioned_file import PartitionedFileReader
     from arrow_format.read.shuffle import Shuffle
@@ -38,6 +34,8 @@ if TYPE_CHECKING:
 N = 6
 TINY = WriteOptions(sync=False, sort_buffer_bytes=4_096, chunk_bytes=300, statistics="all")
 CODECS = pytest.mark.parametrize("codec", ["none", "zstd"])
+FROM_COLUMN = OwnPartitioner(lambda batch, _: batch["p"].to_numpy(), {"kind": "from_column"}, "p")
+"""Takes the ids from column `p`, BROADCAST among them."""
 NEVER, ALWAYS = MergePolicy(rewrite="never"), MergePolicy(rewrite="always")
 POLICIES = pytest.mark.parametrize("policy", [NEVER, ALWAYS], ids=["append", "rewrite"])
 WAYS = pytest.mark.parametrize(
@@ -45,19 +43,6 @@ WAYS = pytest.mark.parametrize(
     [{"policy": NEVER}, {"policy": ALWAYS}, {"policy": ALWAYS, "by": "subpartition"}],
     ids=["append", "rewrite", "by subpartition"],
 )
-
-
-class FromColumn:
-    """Takes the ids from column `p`, BROADCAST among them."""
-
-    def describe(self) -> dict[str, Any]:
-        return {"kind": "from_column"}
-
-    def check(self, schema: pa.Schema) -> None:
-        schema.field("p")
-
-    def bind(self, schema: pa.Schema, num_subpartitions: int, map_task: int) -> Assign:
-        return lambda batch: batch["p"].to_numpy()
 
 
 def ids_of(num_rows: int, seed: int = 0, n: int = N, broadcast: bool = False) -> list[int]:
@@ -69,7 +54,7 @@ def ids_of(num_rows: int, seed: int = 0, n: int = N, broadcast: bool = False) ->
 
 
 def append_version(
-    path: object,
+    path: Path | str,
     num_tasks: int = 2,
     rows: int = 150,
     options: WriteOptions = TINY,
@@ -78,26 +63,14 @@ def append_version(
     sort_by: Sequence[Any] = (),
 ) -> ShuffleReceipt:
     """Commit one version more: map tasks of several regions each, rotated."""
-    job = begin_job(
-        str(path),
-        SCHEMA,
-        num_subpartitions=n,
-        partitioner=FromColumn(),
-        options=options,
-        sort_by=sort_by,
-    )
-    open_target(job, "append")
-    seed = job.base_version * 100
-    statuses = [
-        run_map_task(
-            job,
-            task,
-            0,
-            numbered_batches(ids_of(rows, seed + task, n, broadcast), 1_000 * (seed + task)),
-        )
-        for task in range(num_tasks)
+    seed = CommitLog(PosixStorage(str(path))).newest_version() * 100
+    tasks = [
+        numbered_batches(ids_of(rows, number, n, broadcast), 1_000 * number)
+        for number in range(seed, seed + num_tasks)
     ]
-    return commit_job(job, statuses, mode="append")
+    return write_tasks(
+        path, tasks, n, mode="append", partitioner=FROM_COLUMN, options=options, sort_by=sort_by
+    )
 
 
 def numbered_batches(ids: list[int], start: int, rows: int = 10) -> list[pa.RecordBatch]:

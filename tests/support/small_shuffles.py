@@ -143,17 +143,20 @@ def write_tasks(
     n: int,
     *,
     mode: str = "errorifexists",
+    schema: pa.Schema | None = None,
+    partitioner: Partitioner | None = None,
     options: WriteOptions = FAST,
     transaction: Transaction | None = None,
+    **how: Any,
 ) -> ShuffleReceipt:
-    """Write and commit one map output per task; column `p` is the subpartition."""
-    schema = tasks[0][0].schema if tasks and tasks[0] else SCHEMA
+    """Write and commit one map output per task; column `p` is the subpartition, unless told."""
     job = begin_job(
         str(path),
-        schema,
+        schema or (tasks[0][0].schema if tasks and tasks[0] else SCHEMA),
         num_subpartitions=n,
-        partitioner=ColumnPartitioner("p"),
+        partitioner=partitioner or ColumnPartitioner("p"),
         options=options,
+        **how,
     )
     open_target(job, mode)
     statuses = [run_map_task(job, i, 0, batches) for i, batches in enumerate(tasks)]
@@ -173,6 +176,16 @@ def shuffle_of(
     """Write rows as :func:`write_rows` does, and open the shuffle."""
     write_rows(path, rows, keys, n=n, **how)
     return open_shuffle(path)
+
+
+def live_files(shuffle: Shuffle) -> set[str]:
+    """Return the paths of the data files and indexes that a version names, in their roots."""
+    return {
+        path
+        for output in shuffle.map_outputs
+        for file in output.files
+        for path in (file.data_path, file.index_path)
+    }
 
 
 def root_numbers(files: Iterable[PartitionedFile], *dirs: Path | str) -> list[int]:

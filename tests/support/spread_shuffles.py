@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from arrow_format import Shuffle, WriteOptions, open_shuffle
-from arrow_format.jobs.job import ShuffleJob, begin_job
+from arrow_format import Shuffle, ShuffleReceipt, WriteOptions, open_shuffle
+from arrow_format.jobs.job import ShuffleJob, run_map_task
 from arrow_format.jobs.target import open_target
 from arrow_format.keys.partitioner import ColumnPartitioner
-from tests.support.small_shuffles import is_of_roots
+from tests.support import small_shuffles
+from tests.support.small_shuffles import is_of_roots, write_rows
+
+if TYPE_CHECKING:
+    from arrow_format.model import MapStatus
 
 N = 20
 ROWS = 40_000
@@ -37,13 +41,27 @@ def options_of(*dirs: Path, codec: Literal["none", "zstd"] = "zstd", **more: Any
     )
 
 
-def begin(path: Path, options: WriteOptions, mode: str = "append") -> ShuffleJob:
-    job = begin_job(
-        str(path), table_of(0).schema, num_subpartitions=N, partitioner=ColumnPartitioner("p"),
-        options=options,
-    )  # fmt: skip
-    open_target(job, mode)
+def write(path: Path, rows: pa.Table, options: WriteOptions, **how: Any) -> ShuffleReceipt:
+    """Append rows as one map output."""
+    return write_rows(
+        path, rows, n=N, partitioner=ColumnPartitioner("p"), mode="append", options=options, **how
+    )
+
+
+def begin(path: Path, options: WriteOptions) -> ShuffleJob:
+    job = small_shuffles.begin(path, table_of(0).schema, N, options=options)
+    open_target(job, "append")
     return replace(job, has_directory=True)
+
+
+def run_tasks(
+    job: ShuffleJob, count: int, num_rows: int = 100, attempt: int = 0
+) -> list[MapStatus]:
+    """Run so many map tasks, each of the next rows."""
+    return [
+        run_map_task(job, task, attempt, table_of(num_rows, num_rows * task).to_batches())
+        for task in range(count)
+    ]
 
 
 def check_rows(path: Path, num_rows: int) -> Shuffle:

@@ -24,6 +24,7 @@ from arrow_format.log.names import (
 )
 from arrow_format.storage.open import open_storage
 from arrow_format.storage.put_probe import PROBE_DIRECTORY
+from tests.support.small_shuffles import live_files
 from tests.support.store_server import PROJECT
 
 if TYPE_CHECKING:
@@ -120,22 +121,15 @@ class StoredShuffle:
         shuffle = self.open()
         assert shuffle.verify().ok
         view = CommitLog(self.storage).view()
-        needed = {
-            path
-            for output in shuffle.map_outputs
-            for file in output.files
-            for path in (file.data_path, file.index_path)
-        }
         there = set(self.files())
-        assert {path for path in there if path.startswith("map_outputs/")} == needed
+        outputs = {path for path in there if path.startswith("map_outputs/")}
+        assert outputs == live_files(shuffle)
         removed = range(segment_of(view.state.base))
         numbers = range(numbers_of(len(removed))[0], view.newest + 1)
         entries = set(map(entry_path, numbers))
         in_log = {path for path in there if path.startswith("commit_log/")}
         assert entries <= in_log
-        assert in_log - entries <= {
-            *map(range_path, numbers), *map(expired_path, removed)
-        }  # fmt: skip
+        assert in_log - entries <= {*map(range_path, numbers), *map(expired_path, removed)}
         assert shuffle.subpartition_rows.to_pylist()  # totals are there, wherever
 
     def start(self, program: str, *arguments: object) -> subprocess.Popen[str]:
