@@ -25,6 +25,8 @@ CONCURRENTLY = echo "Several runs concurrently, each is shown when it ends."; \
 IN_ORDER := tests/unit tests/compat tests/conformance tests/property tests/simulation
 # Cases take turns, by the commit, unless tests are chosen: make test TURN= runs all of them.
 TURN ?= $(if $(ARGS),,$(shell git rev-parse HEAD 2>/dev/null || echo 0))
+# What `quick` runs, unless tests are chosen; it says how many it leaves to `test`.
+FAST := not spark$(if $(ARGS),, and not slow)
 PARALLEL := --numprocesses=auto --maxprocesses=4
 # Of these, `test` and `integration` try at night all of what they try in part on each change.
 NIGHT    := test integration older torture simulate explore load
@@ -56,8 +58,8 @@ setup: $(STAMP) ## Create .venv with everything needed to run and develop
 demo: java $(STAMP) ## Write and read a shuffle on flight data (SCALE=1 for a larger run)
 	"$(PY)" -m integration.programs.demo $(if $(SCALE),--scale $(SCALE))
 
-quick: $(STAMP) ## Run the unit tests and those of old files: two minutes, needs no Java (ARGS="-k ...")
-	HYPOTHESIS_PROFILE=quick "$(PY)" -m pytest tests/unit tests/compat -m "not spark" --quiet \
+quick: $(STAMP) ## Run the fast unit tests and those of old files: a minute, needs no Java (ARGS="-k ...")
+	HYPOTHESIS_PROFILE=quick "$(PY)" -m pytest tests/unit tests/compat -m "$(FAST)" --quiet \
 	    $(PARALLEL) --dist=worksteal $(ARGS)
 
 test: java $(ARCHIVE) ## Run the tests, those on a JVM too: by turns, or all of them (TURN=, ARGS="-k ...")

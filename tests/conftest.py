@@ -14,6 +14,12 @@ from tests.one_jvm import OneJvm
 from tests.support.azure_server import azure
 from tests.support.exhaustive import choose, examples
 from tests.support.gcs_server import gs
+from tests.support.left_out import (
+    mark_slow,
+    pytest_sessionfinish,
+    pytest_terminal_summary,
+    pytest_testnodedown,
+)
 from tests.support.s3_server import s3
 from tests.support.small_log import small_log
 from tests.support.spark_session import mark_spark, spark
@@ -22,7 +28,17 @@ from tests.support.store_server import no_metadata
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-__all__ = ["azure", "gs", "no_metadata", "s3", "small_log", "spark"]
+__all__ = [
+    "azure",
+    "gs",
+    "no_metadata",
+    "pytest_sessionfinish",
+    "pytest_terminal_summary",
+    "pytest_testnodedown",
+    "s3",
+    "small_log",
+    "spark",
+]
 
 # No deadlines: the first call into pyarrow is slow, and test machines are shared. The same examples
 # each time, so that a run means the same on every machine: `make explore` looks for others.
@@ -54,9 +70,10 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what needs a JVM; leave out what only a night tries."""
+    """Mark what needs a JVM or is slow; leave out what only a night tries."""
     mark_spark(items)
     choose(config, items)
+    mark_slow(config, items)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -11,6 +11,7 @@ from tests.support.guarantees import guarantee
 TRIED: Counter[str] = Counter()
 
 
+@pytest.mark.slow
 @guarantee("noticed damage", "verify")
 @pytest.mark.parametrize("case", ROWS, ids=str)
 def test_damage_anywhere_in_the_kit(case):

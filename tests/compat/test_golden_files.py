@@ -113,6 +113,7 @@ def test_a_golden_shuffle_reads_as_it_was_written(expected, tmp_path):
         assert len(alone) == counts[s]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("expected", EXPECTED, ids=named)
 def test_tasks_that_carry_a_golden_shuffle_read_it(expected, tmp_path, monkeypatch):
     version = int(expected.stem.removeprefix("expected-"))

@@ -15,6 +15,7 @@ from tests.compat.schemas import schemas
 from tests.support.guarantees import guarantee
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reader", ["tests.compat.product", "integration.readers"])
 def test_a_reader_answers_the_kit(reader):
     assert list(problems([sys.executable, "-m", reader])) == []

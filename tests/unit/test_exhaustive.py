@@ -131,6 +131,7 @@ TestMachine = Machine.TestCase
 """
 
 
+@pytest.mark.slow
 def test_a_module_that_is_together_has_one_turn(pytester, monkeypatch):
     monkeypatch.setattr(exhaustive, "IS_NIGHT", False)
     prepare(pytester)
@@ -147,6 +148,7 @@ def test_a_module_that_is_together_has_one_turn(pytester, monkeypatch):
     assert sorted(passed) == [0] * 7 + [2]
 
 
+@pytest.mark.slow
 def test_cases_take_turns_and_of_a_guarantee_each_test_keeps_one(pytester, monkeypatch):
     monkeypatch.setattr(exhaustive, "IS_NIGHT", False)
     prepare(pytester)

@@ -35,6 +35,7 @@ def message(what, package):
     )
 
 
+@pytest.mark.slow
 def test_rows_in_memory_are_written_and_read(tmp_path):
     code = """
 import pyarrow as pa
@@ -64,6 +65,7 @@ assert "open_shuffle" in help_takes and "ShuffleMapTask" not in help_takes
     assert done.stdout.splitlines()[:4] == ["100", "100 100 <Shuffl", "100", "100"]
 
 
+@pytest.mark.slow
 def test_all_that_can_be_loaded_is_imported():
     """Public names of Spark are left out: ``import *`` would fail for the first of them."""
     code = """
@@ -79,6 +81,7 @@ assert not hasattr(arrow_shuffle, "no_name_of_ours")
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "what", "package"),
     [
@@ -123,6 +126,7 @@ shuffle = arrow_shuffle.open_shuffle(path)
     assert "During handling" not in done.stderr
 
 
+@pytest.mark.slow
 def test_the_command_says_it_too():
     code = "from connector.cli.main import main\nsys.exit(main(['inspect', 's3://bucket/x']))"
     done = run(code)

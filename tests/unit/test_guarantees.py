@@ -47,6 +47,7 @@ def test_an_unknown_guarantee_is_refused():
         guarantee("speed")
 
 
+@pytest.mark.slow
 def test_every_guarantee_has_a_test_and_every_mark_a_guarantee():
     assert not [problem for problem in problems() if "not current" not in problem]
 

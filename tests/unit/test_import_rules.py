@@ -165,6 +165,7 @@ def fail_with(found: list[str]) -> None:
         pytest.fail("\n".join(found), pytrace=False)
 
 
+@pytest.mark.slow
 def test_only_storage_touches_the_file_system():
     # What Linux tells of processes looks like files and is none.
     exempt = ("arrow_format/storage/", "arrow_format/process_identity.py")
@@ -183,6 +184,7 @@ def test_the_format_does_not_import_spark():
     fail_with(violations(spark_imports, "arrow_format"))
 
 
+@pytest.mark.slow
 def test_rows_are_selected_in_one_place():
     # The columns of the log are no rows of a shuffle: they are few, of fixed types, and read whole.
     log = (

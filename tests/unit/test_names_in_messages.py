@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 import arrow_shuffle
 from tests.support.sources import modules, texts_in
 
@@ -9,6 +11,7 @@ BUILT_OF = ("arrow_format", "connector")
 NAMED = re.compile(rf"\b(?:{'|'.join(BUILT_OF)})\.(\w+)")
 
 
+@pytest.mark.slow
 def test_messages_name_what_users_import():
     wrong = [
         f"{path}: {named[0]}"

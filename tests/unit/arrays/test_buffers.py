@@ -121,5 +121,6 @@ print("pandas" in sys.modules)
 """
 
 
+@pytest.mark.slow
 def test_writing_and_reading_import_no_pandas(tmp_path):
     assert printed(WITHOUT_PANDAS, tmp_path) == "False\n"

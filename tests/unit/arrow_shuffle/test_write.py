@@ -22,6 +22,7 @@ from tests.support.small_shuffles import files_below
 COLUMNS = {"k": [3, 1, 2], "v": [0.5, 1.5, 2.5]}
 
 
+@pytest.mark.slow
 def test_the_import_is_light():
     code = (
         "import sys, arrow_shuffle\n"
@@ -33,6 +34,7 @@ def test_the_import_is_light():
     assert printed(code) == "\n\n"
 
 
+@pytest.mark.slow
 def test_a_first_lookup_imports_what_it_uses(tmp_path):
     arrow_shuffle.write_shuffle(pa.table(COLUMNS), tmp_path / "s", num_subpartitions=2, keys="k")
     code = (

@@ -436,6 +436,7 @@ def test_bad_arguments_are_refused(bad, capsys):
     assert bad[0] in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_error_of_a_child_has_what_it_printed():
     with pytest.raises(ChildError, match="nowhere-at-all"):
         run_in_child(read.read_all, path="nowhere-at-all", kind="IPC", columns=None)

@@ -119,6 +119,7 @@ print(resident_bytes() - before)
 """
 
 
+@pytest.mark.slow
 def test_neither_a_write_nor_a_merge_keeps_totals_of_single_tasks(tmp_path):
     n, tasks = 100_000, 200
     of_write, of_merge = figures_of(DRIVER, tmp_path / "s", n, tasks)

@@ -186,6 +186,7 @@ def combined(inner):
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(120, 200))
 @given(st.recursive(leaves(), combined, max_leaves=4))
 def test_rows_are_those_that_polars_keeps(shuffle, predicate):

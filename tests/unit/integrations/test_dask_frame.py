@@ -40,6 +40,7 @@ def as_pandas(table):
     return table.to_pandas(types_mapper=pd.ArrowDtype)
 
 
+@pytest.mark.slow
 def test_a_frame_has_all_rows_in_types_of_arrow(shuffle):
     frame = shuffle.to_dask()
     found = frame.compute()

@@ -29,6 +29,7 @@ def path(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["head", "filter", "duckdb"])
 def test_the_interpreter_ends(path, how):
     """It aborted, or waited for ever: a thread entered Python when that was taken apart."""

@@ -108,6 +108,7 @@ def test_an_abort_after_the_commit_changes_nothing(tmp_path):
     assert is_whole(tmp_path / "x")
 
 
+@pytest.mark.slow
 @guarantee("fences")
 @pytest.mark.parametrize("puts_come_late", [False, True])
 def test_a_commit_and_an_abort_at_each_step_of_the_other(tmp_path, puts_come_late):
@@ -127,6 +128,7 @@ def test_a_commit_and_an_abort_at_each_step_of_the_other(tmp_path, puts_come_lat
     assert outcomes == {"committed", "aborted"}
 
 
+@pytest.mark.slow
 @guarantee("fences")
 def test_an_abort_and_a_commit_at_each_step_of_the_other(tmp_path):
     outcomes = set()

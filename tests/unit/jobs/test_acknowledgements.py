@@ -118,6 +118,7 @@ def test_it_keeps_what_a_slower_consumer_has_before_it(tmp_path):
     assert take(tmp_path, "slow") == [12]
 
 
+@pytest.mark.slow
 @guarantee("acknowledgements")
 def test_it_reads_and_lists_what_it_changes_however_long_the_log(tmp_path, small_log):
     """Of versions that were consumed before nothing is looked at again."""

@@ -77,6 +77,7 @@ def check_totals(path):
 # What is deleted ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @guarantee("deleted rows")
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 @pytest.mark.parametrize("sort_by", [(), (("s", "descending"), ("v", "ascending"))])
@@ -441,6 +442,7 @@ def test_it_gives_up_after_some_attempts_and_changes_nothing(tmp_path, monkeypat
     assert open_shuffle(tmp_path).num_rows == 400
 
 
+@pytest.mark.slow
 def test_a_deletion_that_dies_at_any_call_changes_nothing_or_is_whole(tmp_path):
     append_tasks(tmp_path, 0)
     append_tasks(tmp_path, 400)
@@ -480,6 +482,7 @@ def with_needle(start):
     return pa.concat_tables([table.slice(0, 200), special, table.slice(200)])
 
 
+@pytest.mark.slow
 @guarantee("erased bytes")
 @pytest.mark.parametrize("sort_by", [(), ("v",)])
 def test_after_collection_no_file_holds_the_value(tmp_path, sort_by):

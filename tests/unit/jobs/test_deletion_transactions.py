@@ -128,6 +128,7 @@ def test_a_number_of_a_write_is_none_of_a_deletion(path, keys, is_later):
     assert files_of(path) == there
 
 
+@pytest.mark.slow
 @guarantee("deletion transactions")
 @pytest.mark.parametrize("keys", [[2], [7]])
 @pytest.mark.parametrize("compact_log", [False, True])
@@ -213,6 +214,7 @@ def test_bounds_that_are_lost_while_it_commits_are_in_the_receipt(tmp_path, key)
     assert delete_rows(path, {"k": [key]}, transaction=(APP, 1)) == again(receipt)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deletes", [False, True])
 def test_a_deletion_that_others_overtake_again_and_again(path, monkeypatch, deletes):
     """Each try looks at what came since the last; what it cannot keep up with, it leaves open."""

@@ -246,6 +246,7 @@ def check_died(path):
     check_gone(path, ignores="kept/")
 
 
+@pytest.mark.slow
 @guarantee("dropped shuffle")
 def test_one_that_dies_anywhere_is_finished_by_the_next(again):
     number, dies = 0, True
@@ -257,6 +258,7 @@ def test_one_that_dies_anywhere_is_finished_by_the_next(again):
     assert number > 25
 
 
+@pytest.mark.slow
 @guarantee("dropped shuffle")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_at_any_call_of_the_system(again, fault):
@@ -275,6 +277,7 @@ def test_a_fault_at_any_call_of_the_system(again, fault):
         check_died(path)
 
 
+@pytest.mark.slow
 @guarantee("dropped shuffle", "power failure")
 def test_a_power_failure_at_any_call_brings_no_part_of_it_back(tmp_path, monkeypatch):
     path, kept = tmp_path / "x", tmp_path / "kept"
@@ -304,6 +307,7 @@ drop(sys.argv[1])
 """
 
 
+@pytest.mark.slow
 @guarantee("dropped shuffle")
 @pytest.mark.parametrize("delay", [0.0, 0.004, 0.02])
 def test_one_that_is_killed_is_finished_by_the_next(again, delay):

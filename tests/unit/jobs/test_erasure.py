@@ -138,6 +138,7 @@ def test_an_undone_deletion_is_never_gone(path, tagged, by):
     assert not erasure_status(path, receipt).is_gone
 
 
+@pytest.mark.slow
 def test_rows_that_come_back_and_go_by_versions(path):
     """What a merge or another deletion makes of files that hold the rows holds them too."""
     with small_segments(segment=32, interval=4):
@@ -269,6 +270,7 @@ def test_a_log_that_was_restored_to_before_the_deletion_does_not_know_its_receip
 # What the question costs --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("undone", [False, True])
 def test_the_question_reads_as_much_of_a_long_log_as_of_a_short_one(path, undone):
     receipt = delete_rows(path, {"k": [2]}, options=PLAIN)
@@ -510,6 +512,7 @@ def test_segments_that_are_removed_take_the_bounds_with_them(tmp_path):
         assert struct.pack("<d", SALARY) not in values_in_log(path)
 
 
+@pytest.mark.slow
 def test_segments_that_wait_for_their_removal_are_searched_for_bounds(tmp_path):
     path, other = str(tmp_path / "x"), str(tmp_path / "other")
     with small_segments(segment=8, interval=4, delay_ms=600_000):
@@ -527,6 +530,7 @@ def test_segments_that_wait_for_their_removal_are_searched_for_bounds(tmp_path):
 # Logs that are compacted --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_who_reads_or_writes_while_the_log_is_compacted(path, tmp_path):
     """At any moment of both a reader gets the newest rows, and a writer adds its own."""
     for key in range(7, 20):
@@ -552,6 +556,7 @@ def test_who_reads_or_writes_while_the_log_is_compacted(path, tmp_path):
     assert number > 10
 
 
+@pytest.mark.slow
 def test_a_compaction_that_dies_goes_on_with_the_next(path, tmp_path):
     receipt = delete_rows(path, {"k": [2]}, options=PLAIN)
     copy = str(tmp_path / "copy")
@@ -712,6 +717,7 @@ def entry_file(number):
     return entry_path(number).removeprefix("commit_log/")
 
 
+@pytest.mark.slow
 @guarantee("erased bounds")
 @pytest.mark.parametrize("blank", ["all before", "some before"])
 def test_a_segment_that_is_being_removed_is_compacted_and_asked_about(tmp_path, blank):

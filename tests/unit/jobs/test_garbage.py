@@ -292,6 +292,7 @@ class TestJobs:
         assert report.running_jobs == (job.job_id,)
         assert commit_job(job, statuses).num_rows == N
 
+    @pytest.mark.slow
     @guarantee("killed collection")
     def test_collections_at_any_step_of_another(self, tmp_path):
         """And others that overwrite: no error, and nothing is left that nothing needs."""
@@ -329,6 +330,7 @@ class TestJobs:
         assert collect(tmp_path).newest_version == 2
         assert sorted_values(tmp_path) == list(range(10))
 
+    @pytest.mark.slow
     @guarantee("fences")
     def test_at_any_step_of_a_commit_one_of_both_wins(self, tmp_path):
         """A collection between any two operations of a commit: all rows are there, or none."""
@@ -505,6 +507,7 @@ class TestLateFiles:
                 assert then == "dies"
         return bool(late), calls[0] < step
 
+    @pytest.mark.slow
     @guarantee("late files")
     @pytest.mark.parametrize("ended", ["silent", "expired", "aborted"])
     @pytest.mark.parametrize("then", ["goes on", "dies"])
@@ -611,6 +614,7 @@ class TestTheRun:
         assert said.fenced_jobs == done.fenced_jobs
         assert (said.num_bytes, said.oldest_version) == (done.num_bytes, done.oldest_version)
 
+    @pytest.mark.slow
     def test_one_that_dies_anywhere_is_finished_by_the_next(self, tmp_path):
         path, disk, kept = tmp_path / "x", tmp_path / "x-disk", tmp_path / "kept"
         self.garbage(path)
@@ -633,6 +637,7 @@ class TestTheRun:
         # A fence that was put before the death takes no second number.
         assert all(one == seen[-1] for one in seen)
 
+    @pytest.mark.slow
     @guarantee("killed collection")
     @pytest.mark.parametrize("delay", [0.0, 0.004, 0.02])
     def test_one_that_is_killed_is_finished_by_the_next(self, path, delay):

@@ -36,6 +36,7 @@ def reads_of_open(path):
     return [name for name in storage.others if name.startswith("commit_log/")]
 
 
+@pytest.mark.slow
 @guarantee("checkpoints")
 def test_a_collected_log_is_opened_with_few_reads_however_it_goes_on(tmp_path):
     """Also by checkpoints that begin before the base, and hold what it holds."""
@@ -121,6 +122,7 @@ def test_files_of_a_late_task_of_a_job_whose_segment_is_gone(tmp_path, committed
     assert len(values(tmp_path)) == N
 
 
+@pytest.mark.slow
 def test_a_collection_does_not_read_what_collections_have_removed(tmp_path):
     """Entries that change no version pass the retention, right after a segment that is gone."""
     for number in range(SEGMENT):

@@ -60,6 +60,7 @@ def test_a_slow_collection_does_not_take_late_entries_for_those_that_expired(tmp
     assert sorted_values(tmp_path) == list(range(2 * SEGMENT * N))
 
 
+@pytest.mark.slow
 @guarantee("ends of jobs")
 def test_jobs_are_forgotten_only_when_their_files_are_gone(tmp_path):
     for number in range(3 * SEGMENT):

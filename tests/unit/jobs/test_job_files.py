@@ -96,6 +96,7 @@ def test_files_in_a_store_are_spread_by_the_map_task(storage):
 
 
 class TestAborts:
+    @pytest.mark.slow
     @pytest.mark.parametrize("num_map_tasks", [None, 4097])
     def test_an_abort_finds_all_files_and_signs(self, storage, num_map_tasks):
         _, others = spread(storage)
@@ -118,6 +119,7 @@ class TestAborts:
 
 
 class TestCommits:
+    @pytest.mark.slow
     @pytest.mark.parametrize("tasks", [3, LISTED_OUTPUTS])
     def test_files_of_losers_are_removed_wherever_they_are(self, storage, small_folds, tasks):
         job, statuses = spread(storage, range(tasks))
@@ -146,6 +148,7 @@ class TestCommits:
         assert len(files_of(storage)) == 2 * 65
         assert open_shuffle(storage).verify().ok
 
+    @pytest.mark.slow
     def test_merges_and_deletions_spread_their_files_too(self, storage, small_folds):
         for start in range(8):
             job = begin(storage, partitioner=HashPartitioner("v"))

@@ -45,6 +45,7 @@ def test_each_is_there_once_however_many_name_it(tmp_path):
     assert set(names) == {*first, *second, *waiting}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_pending", [10, 40])
 def test_the_work_follows_what_is_pending_and_not_its_square(tmp_path, monkeypatch, num_pending):
     commit(tmp_path, 0, 50)

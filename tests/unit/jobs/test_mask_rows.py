@@ -96,6 +96,7 @@ def check(path, expected):
     check_but_for_broadcasts(shuffle)
 
 
+@pytest.mark.slow
 @guarantee("masked rows")
 @pytest.mark.parametrize("writes", [append, append_with_broadcasts])
 def test_no_way_to_read_has_masked_rows(tmp_path, writes):
@@ -117,6 +118,7 @@ def test_no_way_to_read_has_masked_rows(tmp_path, writes):
     check(path, without(latest, [5, 7, 100]))
 
 
+@pytest.mark.slow
 @guarantee("masked rows")
 @pytest.mark.parametrize("writes", [append, append_with_broadcasts])
 @pytest.mark.parametrize("how", [{}, {"by": "subpartition"}])
@@ -134,6 +136,7 @@ def test_a_merge_leaves_masked_rows_out(tmp_path, writes, how):
     check(path, without(expected, [1]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sort_by", ["v", ()])
 @pytest.mark.parametrize(
     "how", [{"policy": FEWER}, {"policy": FEWER, "by": "subpartition"}, {"policy": APPENDS}]
@@ -197,6 +200,7 @@ def test_a_file_without_rows_is_named_no_more(path):
     assert open_shuffle(path).count_rows() == 400
 
 
+@pytest.mark.slow
 @guarantee("undone deletions")
 def test_a_rollback_across_a_mask_is_one_across_a_deletion(path):
     before = contents(path)
@@ -216,6 +220,7 @@ def test_a_rollback_across_a_mask_is_one_across_a_deletion(path):
     check(path, without(before, [7]))
 
 
+@pytest.mark.slow
 @guarantee("retention")
 def test_a_collection_keeps_the_masks_of_what_is_kept(path, place):
     before = contents(path)
@@ -271,6 +276,7 @@ def test_a_transaction_that_masks_is_one(path):
     assert not found.erases
 
 
+@pytest.mark.slow
 @guarantee("checkpoints")
 def test_masks_are_in_checkpoints(path):
     append(path, 1000)
@@ -298,6 +304,7 @@ def test_a_mask_put_meanwhile_is_a_conflict(path, monkeypatch):
     check(path, without(before, [3, 5]))
 
 
+@pytest.mark.slow
 @guarantee("erased bytes")
 def test_a_file_without_rows_stays_beside_others_of_its_map_output(tmp_path, monkeypatch):
     """Else no receipt of an erasure would name it."""

@@ -48,6 +48,7 @@ def meanwhile(monkeypatch, act):
         monkeypatch.setattr(kind, "write", write)
 
 
+@pytest.mark.slow
 @guarantee("masked rows")
 @exhaustive()
 @pytest.mark.parametrize("max_inside", [4096, 0])
@@ -76,6 +77,7 @@ def test_masks_put_meanwhile_go_along(tmp_path, monkeypatch, writes, how, max_in
     check(path, without(expected, [9]))
 
 
+@pytest.mark.slow
 @guarantee("masked rows")
 def test_a_mask_at_each_moment_starves_no_merge(path, monkeypatch):
     """Whoever puts masks on every input is faster at each try of the commit."""
@@ -98,6 +100,7 @@ def test_a_mask_at_each_moment_starves_no_merge(path, monkeypatch):
     check(path, without(expected, range(10)))
 
 
+@pytest.mark.slow
 @guarantee("concurrent merge")
 @pytest.mark.parametrize("lost", [0, 1])
 def test_only_the_merge_whose_inputs_are_gone_is_left_out(path, monkeypatch, lost):

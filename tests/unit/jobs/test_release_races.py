@@ -75,6 +75,7 @@ def test_collections_while_a_release_is_put_leave_it_readable(tmp_path):
     assert open_shuffle(tmp_path).subpartition_rows.to_pylist().count(1) == 1
 
 
+@pytest.mark.slow
 def test_a_collection_at_any_step_of_a_release_is_no_error(tmp_path):
     """Others consume and collect between any two operations on storage."""
     for step in every(2):

@@ -62,6 +62,7 @@ def test_a_sound_log_is_left_alone(path):
     assert files_below(path) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [5, -5])  # in the head, and in a section
 def test_a_damaged_newest_entry_is_given_up(path, at):
     file = path / entry_path(150)
@@ -114,6 +115,7 @@ def test_a_damaged_entry_that_a_checkpoint_replaces_costs_no_version(path):
     assert values(path) == list(range(150))
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_made_again(path):
     for number in (64, 128):
         file = path / range_path(number)
@@ -133,6 +135,7 @@ def test_a_lost_checkpoint_needs_no_repair(path):
     assert values(path) == list(range(150))
 
 
+@pytest.mark.slow
 def test_checkpoints_of_numbers_that_are_given_up_go_with_them(path):
     for number in range(120, 151):
         (path / entry_path(number)).unlink()
@@ -182,6 +185,7 @@ def test_without_a_log(tmp_path):
         repair_shuffle(tmp_path)
 
 
+@pytest.mark.slow
 def test_killed_anywhere_the_next_repair_ends_the_same(path):
     (path / entry_path(148)).unlink()
     damage(path / range_path(128))
@@ -195,6 +199,7 @@ def test_killed_anywhere_the_next_repair_ends_the_same(path):
     assert any(name.startswith(f"{150:020d}") for name in aside(path))
 
 
+@pytest.mark.slow
 def test_files_of_jobs_that_were_given_up_are_collected(path):
     damage(path / entry_path(150))
     repair_shuffle(path, dry_run=False)

@@ -66,6 +66,7 @@ def write_each(path, *values, **options):
         write(path, value, **options)
 
 
+@pytest.mark.slow
 @guarantee("consumed versions")
 @pytest.mark.parametrize("collects", [False, True])
 def test_what_a_slow_consumer_has_consumed_goes_however_far_behind_it_is(
@@ -92,6 +93,7 @@ def test_what_a_slow_consumer_has_consumed_goes_however_far_behind_it_is(
     assert data_files(tmp_path) == 1
 
 
+@pytest.mark.slow
 def test_consumed_versions_are_released_together(tmp_path):
     write(tmp_path, 0, result_type="PIPELINED")
     for value in range(1, 4 * RELEASED_TOGETHER):
@@ -103,6 +105,7 @@ def test_consumed_versions_are_released_together(tmp_path):
     assert operations.count("expire") <= 4
 
 
+@pytest.mark.slow
 @guarantee("consumed versions")
 @pytest.mark.parametrize("more", [False, True])
 def test_what_was_merged_after_it_was_read_goes_once_it_is_consumed(tmp_path, more):
@@ -269,6 +272,7 @@ def test_who_comes_while_it_is_released_has_it_before_it_still(tmp_path, kind):
     assert take(tmp_path, "b") == [0, 1]
 
 
+@pytest.mark.slow
 @guarantee("blocking results")
 @pytest.mark.parametrize("pending", [False, True])
 @pytest.mark.parametrize("kind", ["BLOCKING", None])
@@ -355,6 +359,7 @@ def test_owners_are_all_that_wrote_the_last_one_last():
     assert [one.pid for one in there.owners] == [*(one for one in range(40) if one != 7), 7]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pending", [False, True])
 def test_however_many_write_a_result_it_stays_while_one_of_them_runs(tmp_path, dead, pending):
     """As where a job that is still at work has others append to it, one after the other."""

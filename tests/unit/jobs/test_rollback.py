@@ -173,6 +173,7 @@ def test_a_collection_that_loses_to_a_rollback_keeps_its_files(path):
     assert open_shuffle(path).verify().ok
 
 
+@pytest.mark.slow
 def test_a_collection_at_any_moment_of_a_rollback(path):
     expected = values(path, 1)
     copy = path.parent / "copy"

@@ -174,6 +174,7 @@ def test_any_column_may_widen_where_no_value_decides(tmp_path):
     assert rows(tmp_path) == [{"a": 1 << 40}, {"a": 1}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["ascending", "descending", "descending nulls first"])
 def test_runs_of_sort_keys_of_different_types_are_merged_in_order(tmp_path, order):
     """More rows of one subpartition than are sorted in memory: regions are merged as they are."""
@@ -204,6 +205,7 @@ def test_runs_of_sort_keys_of_different_types_are_merged_in_order(tmp_path, orde
     assert open_shuffle(tmp_path).read(columns=["a", "i"]).read_all().equals(before)
 
 
+@pytest.mark.slow
 def test_regions_of_rows_that_grow_are_read_in_slices_that_fit(tmp_path):
     """Rows of 9 bytes become rows of 169 with the columns that were added since."""
     num_rows = 400_000
@@ -226,6 +228,7 @@ def some_to_all(batch, n):
     return np.where(v % 3 == 0, BROADCAST, v % n)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rewrite", ["never", "always"])
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_a_merge_of_files_with_other_columns_has_one_schema(tmp_path, rewrite, codec):

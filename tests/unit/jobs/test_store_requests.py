@@ -247,6 +247,7 @@ class Distant(PosixStorage):
         return super().list(path)
 
 
+@pytest.mark.slow
 def test_many_writers_append_concurrently(tmp_path):
     """Each wins a number of its own, whichever it takes."""
     write(Distant(str(tmp_path)))

@@ -150,6 +150,7 @@ def grow(path, count=8):
     collect(path, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [1, 2, 3, 4])
 def test_all_up_to_a_tag_stays_when_its_segment_is_removed(path, version):
     """Of any number: also where a checkpoint was, whose place it takes."""
@@ -221,6 +222,7 @@ def test_a_collection_before_the_entry_of_a_tag_leaves_what_it_needs(path):
     assert len(values(path, 3)) == 6
 
 
+@pytest.mark.slow
 def test_a_collection_at_any_moment_of_a_tag(path):
     expected = values(path, 1)
     copy = path.parent / "copy"

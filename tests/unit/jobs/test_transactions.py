@@ -79,6 +79,7 @@ def test_an_expected_version_is_not_asked_of_a_repetition(tmp_path):
         write(tmp_path / "s", 3, expected_version=1)
 
 
+@pytest.mark.slow
 @guarantee("remembered transactions")
 def test_what_was_committed_is_known_when_its_entry_was_removed(path):
     with small_segments():

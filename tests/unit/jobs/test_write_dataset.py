@@ -56,6 +56,7 @@ def in_order(table):
     return pa.table(table.select(["k", "day", "s"]).sort_by("s").to_pydict())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", THREADS)
 def test_all_rows_of_partitioned_files(dataset, tmp_path, threads):
     before = set(threading.enumerate())

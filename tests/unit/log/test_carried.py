@@ -192,6 +192,7 @@ class TestParts:
         assert all(part is not shuffle for part in shuffle.for_tasks(one_each[:3]))
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(200, 200))
 @given(
     map_outputs(), st.lists(st.integers(0, 10), max_size=8, unique=True), st.sampled_from([0, 99])

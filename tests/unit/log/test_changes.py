@@ -303,6 +303,7 @@ def test_what_was_overwritten_is_read_by_ids(tmp_path):
     assert sorted(delivered["v"].to_pylist()) == rows(20, 30)
 
 
+@pytest.mark.slow
 def test_a_commit_whose_segment_is_gone_is_still_the_one_that_was_read(path, small_log):
     """As of an offset of a stream that was away for longer than the retention."""
     for start in range(2 * SEGMENT):

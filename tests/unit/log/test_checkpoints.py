@@ -112,6 +112,7 @@ def test_versions_are_the_same_with_checkpoints_as_without(path, numbers):
     assert open_shuffle(path).verify().ok
 
 
+@pytest.mark.slow
 @guarantee("checkpoints")
 @settings(max_examples=examples(10, 50), deadline=None)
 @given(
@@ -156,6 +157,7 @@ def test_pieces_cover_the_log_whichever_checkpoints_there_are(
                 assert snapshot.map_outputs.versions.tolist() == model
 
 
+@pytest.mark.slow
 @guarantee("checkpoints")
 def test_few_files_hold_a_long_log(tmp_path):
     with small_segments(segment=32, interval=4):
@@ -248,6 +250,7 @@ def test_a_checkpoint_that_is_missing_hides_no_transaction(tmp_path):
         assert log_of(tmp_path).snapshot().num_rows == 9
 
 
+@pytest.mark.slow
 def test_a_job_takes_few_bytes(tmp_path):
     """ADR 8 states the price of remembering: ids are random, and 16 bytes of each stay."""
     log = log_of(tmp_path)
@@ -376,6 +379,7 @@ def test_what_is_joined_comes_back_with_the_last_entry(tmp_path):
 class TestBases:
     """What is everything up to a number, after collections have removed segments before it."""
 
+    @pytest.mark.slow
     @guarantee("checkpoints")
     def test_a_log_whose_beginning_is_gone_reads_as_before(self, tmp_path):
         with small_segments():
@@ -444,6 +448,7 @@ def collect_garbage_of_no_files(path):
         collect(path)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_comes_after_a_base_within_it_is_not_used(tmp_path, monkeypatch):
     """Its writer was slow; meanwhile a collection has put a base, and what is before that goes."""
     late = []

@@ -243,6 +243,7 @@ def test_a_writer_that_is_always_slower_gives_up(storage, monkeypatch):
         commit(log)
 
 
+@pytest.mark.slow
 @guarantee("racing writers")
 @pytest.mark.parametrize(("writers", "turns"), [(3, 5), (times(40, 128), 1)])
 def test_racing_threads_lose_no_commit(storage, writers, turns):

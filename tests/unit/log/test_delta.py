@@ -113,6 +113,7 @@ def grouped(data, deltas):
     return parts[0]
 
 
+@pytest.mark.slow
 @guarantee("checkpoints")
 @guarantee("partial totals")
 @settings(deadline=None, max_examples=examples(200, 200))
@@ -131,6 +132,7 @@ def test_composition_is_associative(history, data):
         assert [part.tolist() for part in delta.totals or nothing] == expected
 
 
+@pytest.mark.slow
 @guarantee("checkpoints")
 @settings(deadline=None, max_examples=examples(200, 200))
 @given(history=histories(), data=st.data())

@@ -291,6 +291,7 @@ def test_names_inside_of_a_section_do_not_matter():
     assert decode_table(encode_table(table.rename_columns(names)), SCHEMA) == table
 
 
+@pytest.mark.slow
 @guarantee("hostile files")
 def test_a_table_that_would_fill_the_memory_is_refused():
     schema = pa.schema([pa.field("n", pa.int64(), False)])

@@ -331,6 +331,7 @@ def test_a_flush_that_fails_leaves_what_is_pending(path):
     assert rows(path) == [(1, 1)]
 
 
+@pytest.mark.slow
 def test_memory_is_bounded_by_passes_over_the_keys(path):
     for value in range(3):
         put(path, [(key, value) for key in range(20_000)])
@@ -419,6 +420,7 @@ def checkpoint(path, place):
     log.put_checkpoint(view.last, view.oldest + place % (view.newest - view.oldest + 1))
 
 
+@pytest.mark.slow
 @guarantee("pending batches")
 @settings(max_examples=examples(25, 100), deadline=None)
 @given(steps=STEPS)

@@ -15,6 +15,7 @@ from tests.support.small_shuffles import N, collect
 pytestmark = pytest.mark.usefixtures("small_log")
 
 
+@pytest.mark.slow
 @guarantee("freed numbers")
 def test_a_log_whose_segments_go_after_the_first_listing_is_not_an_empty_one(tmp_path):
     for number in range(3):

@@ -44,6 +44,7 @@ def groups_of(path, keys, **how):
     return found
 
 
+@pytest.mark.slow
 @settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(40, 200)
 )

@@ -155,6 +155,7 @@ def test_keys_that_have_no_hash_stay_together():
     assert sum(1 for _ in in_passes(Reads(batch), ["k", "v"], max_bytes=4_000, num_rows=1_000)) > 1
 
 
+@pytest.mark.slow
 def test_a_wrong_number_of_rows_costs_passes_and_no_rows():
     batch = pa.record_batch({"k": np.arange(5_000)})
     for num_rows in (1, 10**12):

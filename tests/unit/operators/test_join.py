@@ -282,6 +282,7 @@ def expected_rows(orders, items, how):
     return rows
 
 
+@pytest.mark.slow
 @exhaustive(least=9)
 @pytest.mark.parametrize("how", KINDS)
 @pytest.mark.parametrize("group_bytes", [100, 2_000, 48 << 20])

@@ -129,6 +129,7 @@ def len_of(reader):
 NUMBERED = pa.schema({"n": pa.int32(), "rows": pa.int64()})
 
 
+@pytest.mark.slow
 @exhaustive()
 @pytest.mark.parametrize("how", [{}, SMALL])
 def test_a_function_per_subpartition_in_their_order(items, executor, how):
@@ -223,6 +224,7 @@ def other_keys(_, reader):
         yield pa.record_batch({"order": pc.add(batch["order"], 1), "price": batch["price"]})
 
 
+@pytest.mark.slow
 def test_a_row_that_belongs_elsewhere_leaves_nothing(tmp_path, items, executor):
     with pytest.raises(SchemaError, match=r"a row of the result with order=\d+ came from"):
         items.map_subpartitions(other_keys, SCHEMA).write(
@@ -288,6 +290,7 @@ def killed(_, reader):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_killed_process_is_an_error_of_ours(tmp_path, items, into):
     context = multiprocessing.get_context("forkserver")
     with (
@@ -560,6 +563,7 @@ def test_memory_of_writing_is_shared(tmp_path, items):
     assert set(seen) == {16 << 20}
 
 
+@pytest.mark.slow
 def test_a_million_subpartitions_with_few_rows_cost_what_reading_them_costs(tmp_path):
     table = pa.table({"k": range(2_000), "v": range(2_000)})
     shuffle = written(tmp_path / "s", table, "k", n=1_000_000)

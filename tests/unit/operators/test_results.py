@@ -151,6 +151,7 @@ def test_then_reads_an_error_again_and_no_end():
     assert all("damaged" in text for text in said)
 
 
+@pytest.mark.slow
 def test_a_large_batch_is_copied_in_parts():
     large = pa.record_batch([pa.array(range(6_000_000), pa.int64())], schema=SCHEMA)
     parts = list(results_of(lambda: [large, large[:0]], SCHEMA, caller="map", where="here"))

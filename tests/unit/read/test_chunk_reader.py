@@ -64,6 +64,7 @@ def _places_held():
     return sum(isinstance(each, ChunkPlaces) for each in gc.get_objects())
 
 
+@pytest.mark.slow
 def test_places_of_few_chunks_are_held_however_many_are_planned(tmp_path, monkeypatch):
     """Those of a wide file of 10 GB would be a gigabyte"""
     rows = np.arange(20_000)

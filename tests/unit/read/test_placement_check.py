@@ -196,6 +196,7 @@ def test_a_deletion_keeps_the_mark_of_each_file(tmp_path):
     assert placed(tmp_path) == [True, False, True, True]
 
 
+@pytest.mark.slow
 @guarantee("marked placement")
 def test_marks_survive_checkpoints_rollbacks_and_pickles(tmp_path):
     mixed(tmp_path)

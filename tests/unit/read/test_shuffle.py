@@ -264,6 +264,7 @@ def test_reading_is_repeatable_and_leaves_nothing_open(shuffle):
     assert pa.total_allocated_bytes() == memory
 
 
+@pytest.mark.slow
 def test_batches_are_large_enough_to_hand_on(tmp_path):
     batches = [numbered([3] * 1_000, start) for start in range(0, 200_000, 1_000)]
     tiny = WriteOptions(sync=False, sort_buffer_bytes=1 << 17)

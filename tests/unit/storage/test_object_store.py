@@ -210,6 +210,7 @@ def test_no_credentials_at_all(s3, bucket, impatient, monkeypatch):
 # What else is refused -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", STORES)
 def test_no_test_asks_a_metadata_service(scheme, impatient, monkeypatch):
     """Without credentials obstore does, wherever it runs: see :data:`NO_METADATA`."""

@@ -336,6 +336,7 @@ for dirs in ((sys.argv[1] + "/disk",), ()):
 """
 
 
+@pytest.mark.slow
 @guarantee("file modes")
 @pytest.mark.parametrize("umask", ["077", "022", "027"])
 def test_files_and_directories_get_no_more_than_the_umask_gives(tmp_path, umask):

@@ -25,7 +25,10 @@ from tests.support.stores import put
 PROJECT = Path(__file__).parents[3]
 
 
-@pytest.fixture(params=["posix", "s3", "azure", "gs"])
+SERVERS = [pytest.param(name, marks=pytest.mark.slow) for name in ("s3", "azure", "gs")]
+
+
+@pytest.fixture(params=["posix", *SERVERS])
 def storage(request, tmp_path):
     if request.param == "posix":
         return PosixStorage(str(tmp_path / "root"))
@@ -107,6 +110,7 @@ for version in range(20):
 """
 
 
+@pytest.mark.slow
 @guarantee("racing writers")
 @exhaustive(but="storage", least=2)
 def test_racing_processes_have_one_winner_and_readers_see_all_of_it(storage):

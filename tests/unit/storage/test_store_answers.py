@@ -82,6 +82,7 @@ def test_retries_end_by_time_and_not_by_their_number(scheme):
         assert refused == 30
 
 
+@pytest.mark.slow
 def test_a_store_that_refuses_for_good_is_reported_when_the_time_is_over(scheme):
     with answering(lambda _asked: refusal(503, "SlowDown", "Reduce your rate.")) as url:
         storage, began = at(url, scheme), time.monotonic()
@@ -115,6 +116,7 @@ def test_a_conflict_means_that_an_object_exists_for_a_conditional_put_alone(sche
             storage._put("a", b"x")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unasked")
 def test_a_put_that_is_always_in_conflict_shows_what_the_store_says(scheme):
 
@@ -185,6 +187,7 @@ def test_a_conditional_put_without_an_answer_is_repeated(scheme, carried_out):
     assert puts == 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unasked")
 def test_a_put_that_is_never_answered_fails_when_the_time_is_over(scheme):
     with answering(lambda _asked: Answer(200, lost=True)) as url:

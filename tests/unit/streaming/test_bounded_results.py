@@ -55,6 +55,7 @@ def test_when_there_is_room(bounds, unconsumed, num_bytes, expected):
     assert fits_bounds(result, Unconsumed("a", 0, *unconsumed), num_bytes) is expected
 
 
+@pytest.mark.slow
 @guarantee("back pressure")
 def test_the_producer_waits_for_the_slowest_consumer_and_names_it(path):
     bounded = {"result_type": "PIPELINED_BOUNDED", "max_unconsumed_versions": 2}

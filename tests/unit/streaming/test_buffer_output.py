@@ -241,6 +241,7 @@ def test_rows_that_are_replaced_do_not_fill_the_memory(tmp_path):
         assert bench.take() == [list(range(20)), "close"]
 
 
+@pytest.mark.slow
 @guarantee("spilled rows")
 @pytest.mark.parametrize("ending", ["flush", "close", "interval", "release", "drop", "downstream"])
 def test_it_spills_in_bounded_memory_and_leaves_nothing(tmp_path, ending):
@@ -277,6 +278,7 @@ def test_it_spills_in_bounded_memory_and_leaves_nothing(tmp_path, ending):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_later_records_are_found_among_spilled_ones(tmp_path):
     bench = Bench(max_buffered_bytes=192 << 10, directory=str(tmp_path), timestamp="id")
     for start in range(0, 1_000, 50):

@@ -55,6 +55,7 @@ def latest_of(batches):
     return result
 
 
+@pytest.mark.slow
 def test_many_keys_go_to_disk_and_come_back_once_each(tmp_path):
     peak = []
 
@@ -91,6 +92,7 @@ def test_no_rows_are_no_batches():
     assert list(latest_per_key([next(batches_of(1, 1)).slice(1)], ["k"])) == []
 
 
+@pytest.mark.slow
 def test_memory_is_bounded_however_many_rows_there_are(tmp_path):
     latest = latest_in(tmp_path)
     before, most = pa.total_allocated_bytes(), 0
@@ -107,6 +109,7 @@ def test_memory_is_bounded_however_many_rows_there_are(tmp_path):
     assert most < 2 * MEMORY, most
 
 
+@pytest.mark.slow
 def test_rows_can_be_given_out_again_and_cleared(tmp_path):
     latest = latest_in(tmp_path)
     for seed in (1, 2):
@@ -247,6 +250,7 @@ def test_nothing_is_left_when_the_input_fails(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @guarantee("spilled rows")
 @pytest.mark.parametrize("finished", [False, True])
 def test_nothing_is_left_of_an_object_that_is_dropped(tmp_path, finished):
@@ -295,6 +299,7 @@ def test_directories_of_others_are_left_alone(tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
+@pytest.mark.slow
 def test_a_forked_process_leaves_its_parents_files(tmp_path):
     latest = spilling(tmp_path)
     with warnings.catch_warnings():

@@ -59,6 +59,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.slow
 @guarantee("one process per name")
 def test_a_killed_consumer_loses_its_name_at_once(path):
     write(path, 1, result_type="PIPELINED")
@@ -70,6 +71,7 @@ def test_a_killed_consumer_loses_its_name_at_once(path):
         assert take(path, "a") == [1]
 
 
+@pytest.mark.slow
 def test_a_stopped_process_still_holds_the_name(path):
     write(path, 1, result_type="PIPELINED")
     with child(HOLDING, path) as process:

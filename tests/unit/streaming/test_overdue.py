@@ -104,6 +104,7 @@ def test_readers_neither_write_nor_see_what_is_overdue(path):
     assert state(path).numbers
 
 
+@pytest.mark.slow
 def test_a_full_result_is_left_to_its_consumers_and_collected(path):
     bounds = {"result_type": "PIPELINED_BOUNDED", "max_unconsumed_versions": 1}
     put(path, [(1, 1)], interval=MOMENT, **bounds)

@@ -84,6 +84,7 @@ def test_a_blocking_result_that_is_merged_while_it_is_consumed_goes_all_the_same
         open_shuffle(path)
 
 
+@pytest.mark.slow
 def test_a_blocking_result_of_a_dead_application_is_found_by_gc(path):
     program = """
 import sys, time
@@ -105,6 +106,7 @@ time.sleep(600)
     assert not [name for name in files_below(path) if name.startswith("map_outputs")]
 
 
+@pytest.mark.slow
 @guarantee("blocking results")
 @pytest.mark.parametrize(
     "kind", [result_type for result_type in TYPES if result_type.name != "BLOCKING"]
@@ -180,6 +182,7 @@ def test_consumers_hold_versions_back_of_pipelined_results_alone(tmp_path, kind)
     assert report.oldest_version == report.newest_version, "although no consumer holds a version"
 
 
+@pytest.mark.slow
 def test_consumers_themselves_remove_what_they_have_consumed(path):
     write(path, 0, result_type="PIPELINED")
     assert take(path, "a") == [0]

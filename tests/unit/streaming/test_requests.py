@@ -156,6 +156,7 @@ def test_a_request_while_the_producer_is_at_work_stays_known(tmp_path):
     assert ConsumerRegistry(job.storage).all_progress() == {"a": 0}
 
 
+@pytest.mark.slow
 def test_waiting_costs_next_to_no_processor_time(tmp_path):
     before = time.process_time()
     with pytest.raises(RequestTimeoutError):

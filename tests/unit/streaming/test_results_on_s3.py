@@ -38,6 +38,7 @@ def data_objects(server, bucket):
     return [key for key in server.keys(bucket) if "/map_outputs/" in key]
 
 
+@pytest.mark.slow
 def test_a_bounded_result_from_its_producer_to_its_consumer(place):
     storage, bucket, server = place
     with pytest.raises(RequestTimeoutError):

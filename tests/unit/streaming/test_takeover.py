@@ -220,6 +220,7 @@ def interleave(begin, others):
             during, longest = during + 1, max(longest, steps)
 
 
+@pytest.mark.slow
 @guarantee("progress")
 @pytest.mark.parametrize(
     ("others", "torn"),
@@ -245,6 +246,7 @@ def test_a_registration_into_which_others_come_at_any_call(others):
         interleave(begin, OTHERS[others])
 
 
+@pytest.mark.slow
 @guarantee("progress")
 @settings(max_examples=times(60, 300), deadline=None)
 @given(

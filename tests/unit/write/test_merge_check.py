@@ -59,6 +59,7 @@ def write_appends(path, sort_by=()):
         write_rows(path, table, "k", n=40, mode="append", sort_by=sort_by)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sort_by", [(), ("v",)])
 def test_each_chunk_of_an_input_is_decoded_once_and_once_more_to_compare(
     tmp_path, decoded, sort_by

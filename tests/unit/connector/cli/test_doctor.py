@@ -42,6 +42,7 @@ def test_a_server_that_is_not_there_is_not_waited_for(capsys, monkeypatch):
     assert "secret" not in printed
 
 
+@pytest.mark.slow
 def test_a_driver_that_lacks_a_package_is_told_so():
     """Though most of this project does not even load there."""
     code = (

@@ -126,6 +126,7 @@ class TestPlan:
         (read,) = group["files"][0]["reads"]
         assert read["chunks"] == [[0, 0]]
 
+    @pytest.mark.slow
     def test_a_long_plan_is_cut(self, run, tmp_path):
         write_tasks(tmp_path, [[numbered([3])]] * 111, N)
         lines = run("plan", tmp_path)[1].splitlines()
@@ -178,6 +179,7 @@ class TestInspect:
             assert " s in all: " in lines[0]
             assert lines[1] == "  buffers written because of: end of a task 1"
 
+    @pytest.mark.slow
     def test_of_an_older_version_among_many_shows_that_version(self, run, tmp_path):
         for _ in range(12):
             write_rows(tmp_path, table_of(1), "k", n=1, mode="append")
@@ -241,6 +243,7 @@ class TestInspect:
         assert status == 0
         assert "All 3 subpartitions are empty." in out
 
+    @pytest.mark.slow
     def test_lists_few_of_many_columns_and_versions(self, run, tmp_path):
         wide = pa.table({f"column_{i}": pa.array([1]) for i in range(300)})
         for _ in range(12):
@@ -638,6 +641,7 @@ class TestProgram:
     def run_command(self, *arguments, **environment):
         return self.start(sys.executable, "-m", "connector.cli", *arguments, **environment)
 
+    @pytest.mark.slow
     def test_help_and_version(self):
         for arguments in ([], ["--help"]):
             completed = self.run_command(*arguments)
@@ -646,6 +650,7 @@ class TestProgram:
                 assert f"  {command} " in completed.stdout
         assert self.run_command("--version").stdout.startswith("arrow-shuffle ")
 
+    @pytest.mark.slow
     def test_its_status_is_that_of_the_command(self, path, damaged):
         """It is 0 below."""
         assert self.run_command("verify", damaged[0]).returncode == 1
@@ -658,6 +663,7 @@ class TestProgram:
         )
         assert printed(code).splitlines()[-1] == "[]"
 
+    @pytest.mark.slow
     def test_no_command_imports_spark_nor_pandas(self, path, tmp_path):
         copy = shutil.copytree(path, tmp_path / "copy")
         code = (
@@ -670,12 +676,14 @@ class TestProgram:
         )
         printed(code)
 
+    @pytest.mark.slow
     def test_a_terminal_that_knows_ascii_only(self, path):
         completed = self.run_command("inspect", path, PYTHONIOENCODING="ascii")
         assert completed.returncode == 0
         assert completed.stdout.isascii()
         assert "###" in completed.stdout
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(("reader", "status"), [("head -c 1", {0, 141}), ("true", {141})])
     def test_a_reader_that_stops_early(self, path, reader, status):
         """Not 1, which would say that something is damaged."""
@@ -693,6 +701,7 @@ class TestProgram:
             assert run(*command, path) == expected
             assert expected[1]
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("command", "status"),
         [

@@ -63,6 +63,7 @@ def test_it_travels_by_pickle():
     assert ids_of(stage(iter([batch(1, 4)]))) == [[1, 4]]  # and can be called again
 
 
+@pytest.mark.slow
 def test_what_it_spills_goes_with_the_executor_and_with_an_early_end(tmp_path, monkeypatch):
     monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path},/nowhere")
     stage = BufferedOutput(keys="id", max_interval="1h", max_buffered_bytes=64 << 10)

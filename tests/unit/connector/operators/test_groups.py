@@ -191,6 +191,7 @@ def test_a_function_may_use_one_buffer_for_all_results(tmp_path, rows_each, with
         assert seen == {(k, k + 100, b"%02d" % k) for k in range(5)}
 
 
+@pytest.mark.slow
 def test_results_of_several_types_are_each_in_their_rows(tmp_path):
     """Types that alternate from group to group are converted with their own."""
     table = pa.table({"k": list(range(60)), "v": [None if i % 3 else i for i in range(60)]})

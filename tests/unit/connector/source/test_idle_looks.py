@@ -52,6 +52,7 @@ def listings(requests):
     return [request for request in requests if "list-type=2" in request.path]
 
 
+@pytest.mark.slow
 @guarantee("idle streams")
 def test_a_store_is_asked_for_the_next_number_once_per_interval(store, monkeypatch):
     monkeypatch.setattr(stream_reader, "IDLE_POLL_INTERVAL", 0.3)
@@ -77,6 +78,7 @@ def test_a_store_is_asked_for_the_next_number_once_per_interval(store, monkeypat
     assert time.monotonic() - started < 0.3, "something was found"
 
 
+@pytest.mark.slow
 @guarantee("idle streams")
 def test_what_comes_while_it_waits_is_in_the_answer(store):
     storage, _ = store

@@ -498,6 +498,7 @@ def test_a_query_begins_after_what_all_others_have_consumed(tmp_path, options, e
     assert first["version"] == (released.at if options else version)
 
 
+@pytest.mark.slow
 def test_a_first_version_behind_many_that_waited_for_it_takes_few_reads(tmp_path):
     for value in range(30):
         put(tmp_path, [(value, value)], result_type="PIPELINED")
