@@ -55,6 +55,7 @@ def test_the_schemas_that_machines_read_are_those_of_the_code():
     assert found == schemas(), "run `python -m tests.compat.datagen`"
 
 
+@pytest.mark.slow
 def test_every_entry_and_range_is_as_its_schema_says():
     schema = json.loads((SCHEMAS / "entry.schema.json").read_bytes())
     validator = jsonschema.Draft202012Validator(schema)

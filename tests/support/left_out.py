@@ -1,6 +1,6 @@
 """What ``make quick`` leaves to ``make test``, and the line that says how many tests that are.
 
-They are marked ``spark``, which need a JVM, or ``slow``: a test that takes a fifth of a second of
+They are marked ``spark``, which need a JVM, or ``slow``: a test that takes a tenth of a second of
 a processor, or a second, by nature: it walks all steps of a job, starts programs, waits, or needs a
 long log. Those that use a server of a store are marked here. ``make test`` knows neither
 mark, so that it runs all of them, by turns.

@@ -172,6 +172,7 @@ def test_only_storage_touches_the_file_system():
     fail_with(violations(file_system_uses, "arrow_format", exempt=exempt))
 
 
+@pytest.mark.slow
 @guarantee("nothing unpickled")
 def test_nothing_unpickles():
     # What this process sent to a pool of its own, whose processes unpickle all that they get.

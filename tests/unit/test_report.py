@@ -120,6 +120,7 @@ def test_of_many_lines_the_rest_is_counted():
     assert [*first_of(map(str, range(2_004)), 1)] == ["0", "  ... and 2,003 more; JSON has all"]
 
 
+@pytest.mark.slow
 def test_every_report_prints_itself_and_becomes_json(tmp_path):
     path, rows = str(tmp_path / "s"), pa.table({"k": [1, 2, 3], "v": ["a", "b", "c"]})
     ranges = RangePartitioner("k", bounds=[1])

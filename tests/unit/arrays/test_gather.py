@@ -15,6 +15,7 @@ from arrow_format.arrays.stored_types import data_schema, normalise
 from tests.support.tables import tables
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slice_items", [gathering.SLICE_ITEMS, 2])
 @given(st.data())
 def test_any_column_in_any_order(slice_items, data):

@@ -330,6 +330,7 @@ def test_nothing_takes_a_dataset_for_an_empty_one(shuffle, use):
         use(shuffle.to_dataset())
 
 
+@pytest.mark.slow
 def test_an_ordered_dataset_and_frame_have_the_order_of_the_read(tmp_path):
     rows = pa.table({"p": pa.array(np.arange(300_000) % 3, pa.int32()), "v": np.arange(300_000)})
     small = WriteOptions(sync=False, sort_buffer_bytes=1 << 20)

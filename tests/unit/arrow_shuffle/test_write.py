@@ -132,6 +132,7 @@ def test_a_dataset_without_a_session_is_written_here(tmp_path, files, make):
     assert sorted(rows["v"].to_pylist()) == sorted(COLUMNS["v"] * 2)
 
 
+@pytest.mark.slow
 def test_tables_of_delta_and_iceberg_without_a_session_are_written_here(tmp_path):
     rows = pa.table(COLUMNS)
     write_deltalake(tmp_path / "delta", rows)

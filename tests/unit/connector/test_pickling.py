@@ -66,6 +66,7 @@ def test_it_arrives_as_it_was(travelling):
             assert arrived.__dict__.keys() == sent.__dict__.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("without", ["arrow_format", "connector", "zstandard"])
 def test_where_a_module_is_missing_it_says_which_and_where(travelling, tmp_path, without):
     """A process with links to what is installed, but for one module."""

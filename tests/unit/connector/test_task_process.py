@@ -1,3 +1,5 @@
+import pytest
+
 from tests.support.programs import printed
 
 PROGRAM = """
@@ -15,5 +17,6 @@ assert len(gc.get_objects()) < frozen
 """
 
 
+@pytest.mark.slow
 def test_the_first_task_of_a_process_freezes_what_is_loaded_and_no_other_does():
     printed(PROGRAM)

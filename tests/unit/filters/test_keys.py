@@ -88,6 +88,7 @@ def test_a_column_is_what_pyarrow_makes_of_it(column):
     assert _given(column, expected.type).type == expected.type
 
 
+@pytest.mark.slow
 def test_whole_numbers_and_texts_need_no_pandas():
     """Which PyArrow would import, and which takes longer than the lookup of a key."""
     code = (

@@ -125,6 +125,7 @@ def test_only_the_frames_of_wanted_columns_are_decompressed():
     assert pa.total_allocated_bytes() - before >= one + 1_600_000
 
 
+@pytest.mark.slow
 @FORMS
 @given(data=st.data())
 def test_decoding_some_columns_is_decoding_all_and_selecting(frames, data):
@@ -143,6 +144,7 @@ def test_decoding_some_columns_is_decoding_all_and_selecting(frames, data):
         assert repr([c.to_pylist() for c in found]) == repr([c.to_pylist() for c in expected])
 
 
+@pytest.mark.slow
 @FORMS
 @given(data=st.data())
 def test_decoding_some_rows_is_decoding_all_and_slicing(frames, data):

@@ -184,6 +184,7 @@ def files(draw):
     return n, regions, offset
 
 
+@pytest.mark.slow
 @given(files(), st.data())
 def test_blocks_say_what_the_regions_do(case, data):
     n, regions, data_bytes = case
@@ -213,6 +214,7 @@ def test_blocks_say_what_the_regions_do(case, data):
                 assert region.subpartitions_of_rows(0, region.num_rows, n).tolist() == ids.tolist()
 
 
+@pytest.mark.slow
 @given(st.lists(files(), min_size=2, max_size=5), st.data())
 def test_blocks_of_several_files_are_decoded_and_planned_as_those_of_each(cases, data):
     readers = []

@@ -52,6 +52,7 @@ def there_and_back(batch: pa.RecordBatch, start: int = 0, stop: int | None = Non
     return found
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_chunks_that_are_unpacked_together_come_one_behind_the_other(data):
     """Of other widths, bases and nulls, with any rows wanted of each"""
@@ -114,6 +115,7 @@ def test_digits_of_each_chunk_that_is_unpacked_with_others_are_looked_at(damaged
         )
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_any_run_of_rows_of_any_batch_comes_back(data):
     table = data.draw(tables())
@@ -214,6 +216,7 @@ BATCH = pa.record_batch(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [1, MANY_CHUNKS])
 def test_no_damage_leads_outside_of_the_column(times):
     """The CRC catches damage first; even without it, bad lengths are refused and never followed."""

@@ -1,5 +1,6 @@
 """Totals per subpartition: rows exact, bytes summing to the data file's length."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +17,7 @@ FILES = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(FILES, st.sampled_from(["none", "zstd"]), st.sampled_from([1, 300, 1 << 20]))
 def test_rows_are_exact_and_bytes_sum_to_the_file(tmp_path_factory, regions, codec, chunk_bytes):

@@ -530,6 +530,7 @@ def test_int96_and_arrow_files_without_a_zone_do_not_mix(tmp_path):
 # Bounded, and the same again ---------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_batches_are_a_few_megabytes_whatever_the_row_group(tmp_path, monkeypatch):
     monkeypatch.setattr(file_reader, "BATCH_BYTES", 64 << 10)
     # Of the long texts each row group has a few, once: on disk they take next to nothing.

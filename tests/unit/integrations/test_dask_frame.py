@@ -48,6 +48,7 @@ def test_a_frame_has_all_rows_in_types_of_arrow(shuffle):
     assert dict(frame.dtypes) == dict(found.dtypes)
 
 
+@pytest.mark.slow
 def test_each_subpartition_is_a_partition(shuffle):
     frame = shuffle.to_dask(partition_bytes=None)
     assert frame.npartitions == 16

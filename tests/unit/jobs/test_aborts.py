@@ -392,6 +392,7 @@ def test_a_consumer_that_waits_learns_of_a_failure_though_the_writer_was_alone(t
         assert (last is not None and last.failed) is failed
 
 
+@pytest.mark.slow
 def test_an_abort_that_lost_to_a_commit_leaves_files_in_local_directories(tmp_path, monkeypatch):
     for step in count():
         path = tmp_path / str(step)

@@ -104,6 +104,7 @@ def test_it_looks_at_no_job_of_others(path):
     assert not [how for one, how in watched.asked if one == "map_outputs"], "no listing of them all"
 
 
+@pytest.mark.slow
 def test_it_keeps_what_a_slower_consumer_has_before_it(tmp_path):
     """However old that is."""
     for value in range(1, 13):
@@ -135,6 +136,7 @@ def test_it_reads_and_lists_what_it_changes_however_long_the_log(tmp_path, small
     assert max(asked[1:]) <= 1.5 * asked[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dirs", [1, 2])
 def test_local_directories_are_cleared_too(tmp_path, dirs):
     local = [tmp_path / f"local{one}" for one in range(dirs)]

@@ -104,6 +104,7 @@ def test_two_columns_swap_their_names(path):
     assert rows(path, filter="k >= 70") == [{"n": 9, "v": "new", "k": 100}]
 
 
+@pytest.mark.slow
 @guarantee("columns by id")
 @pytest.mark.parametrize("then", ["nothing", "never", "always", "subpartition", "delete"])
 def test_a_dropped_name_that_is_added_again_is_null_in_older_rows(path, then):
@@ -262,6 +263,7 @@ def test_a_reader_of_a_version_keeps_its_names(path):
     assert sorted(shuffle.read().read_all().to_pylist(), key=str) == renamed_rows(["k", "v", "n"])
 
 
+@pytest.mark.slow
 def test_in_checkpoints_and_bases(path):
     for number in range(20):
         rename_columns(path, {f"v{number - 1}" if number else "v": f"v{number}"})

@@ -142,6 +142,7 @@ def test_broadcast_rows_are_deleted_in_every_subpartition(tmp_path, codec):
     check_totals(tmp_path)
 
 
+@pytest.mark.slow
 def test_map_outputs_in_several_files_and_directories(tmp_path, monkeypatch):
     monkeypatch.setattr("arrow_format.write.map_output.MAX_INDEX_BYTES", 1)
     disks = (str(tmp_path / "disk1"), str(tmp_path / "disk2"))
@@ -402,6 +403,7 @@ def test_an_expected_version_refuses_rows_that_were_appended_meanwhile(tmp_path)
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "meanwhile",
     [
@@ -426,6 +428,7 @@ def test_it_begins_again_where_another_writer_replaced_its_files(tmp_path, meanw
     assert files_below(tmp_path) == before
 
 
+@pytest.mark.slow
 def test_it_gives_up_after_some_attempts_and_changes_nothing(tmp_path, monkeypatch):
     append(tmp_path, 0)
     receipts, real = [], module.replace_outputs
@@ -518,6 +521,7 @@ def test_after_collection_no_file_holds_the_value(tmp_path, sort_by):
     assert str(NEEDLE) not in receipt.to_json()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("merges", [False, True])
 def test_bounds_of_new_files_are_those_of_the_rows_that_are_left(tmp_path, merges):
     options = replace(NONE, statistics="all")
@@ -626,6 +630,7 @@ def test_a_receipt_of_another_shuffle(tmp_path):
 # Files of earlier schemas, pending commits, object stores -----------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_files_of_an_earlier_schema_are_written_as_the_newest_version_is(tmp_path, codec):
     options = replace(TINY, codec=codec)
@@ -686,6 +691,7 @@ def test_a_new_file_that_has_other_rows_than_are_to_be_kept_is_refused(
     assert files_below(tmp_path) == files
 
 
+@pytest.mark.slow
 def test_pending_commits_with_rows_of_the_keys_are_in_the_receipt(tmp_path):
     append(tmp_path, 0)
     job, statuses = begun_with(tmp_path, rows(400), n=N, options=TINY)

@@ -107,6 +107,7 @@ def test_a_rollback_to_before_a_deletion_is_refused(path, tagged):
     assert not holds(path)
 
 
+@pytest.mark.slow
 @guarantee("undone deletions")
 @pytest.mark.parametrize("tagged", [False, True])
 @pytest.mark.parametrize("by", ["map_output", "subpartition"])
@@ -164,6 +165,7 @@ def test_rows_that_come_back_and_go_by_versions(path):
         assert erasure_status(path, other).rolled_back == 0
 
 
+@pytest.mark.slow
 def test_a_rollback_in_the_middle_of_a_checkpoint_is_not_passed_over(path):
     with small_segments(segment=64, interval=4):
         receipt = delete_rows(path, {"k": [2]}, options=PLAIN)
@@ -219,6 +221,7 @@ def test_a_deletion_and_a_rollback_at_the_same_time(path):
     assert erasure_status(path, receipts[0]).is_gone
 
 
+@pytest.mark.slow
 def test_only_receipts_of_what_was_undone_are_not_gone(path):
     before = delete_rows(path, {"k": [6]}, options=PLAIN)
     write(path, [7])
@@ -238,6 +241,7 @@ def test_undo_deletions_is_a_flag(path):
 # Logs that were restored --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_drop_erases_nothing_and_the_status_says_so(path):
     receipt = delete_rows(path, {"k": [1]}, options=PLAIN)
     assert status_after(path, receipt).files_with_dropped_columns == 0
@@ -316,6 +320,7 @@ def with_salary(path, keys, names, salaries, mode="append", **how):
     write_rows(path, table, "k", n=4, mode=mode, options=options)
 
 
+@pytest.mark.slow
 @guarantee("erased bounds")
 @pytest.mark.parametrize(
     ("statistics", "columns"),
@@ -346,6 +351,7 @@ def test_bounds_of_other_columns_keep_the_receipt_open(tmp_path, statistics, col
     assert sorted_values(path, column="k") == [1, 3, 4, 5]
 
 
+@pytest.mark.slow
 @guarantee("erased bounds")
 def test_a_bound_that_only_the_base_has_keeps_the_receipt_open(tmp_path):
     path = str(tmp_path / "x")
@@ -364,6 +370,7 @@ def test_a_bound_that_only_the_base_has_keeps_the_receipt_open(tmp_path):
     assert struct.pack("<d", SALARY) not in values_in_log(path)
 
 
+@pytest.mark.slow
 @guarantee("erased bounds")
 def test_a_deleted_key_that_was_a_bound_of_a_small_file(tmp_path):
     path = str(tmp_path / "x")
@@ -399,6 +406,7 @@ def test_rows_of_the_key_that_were_overwritten_left_bounds_too(tmp_path):
     assert struct.pack("<d", SALARY) not in values_in_log(path)
 
 
+@pytest.mark.slow
 @guarantee("erased bounds")
 @pytest.mark.parametrize("back", [False, True])
 def test_range_bounds_keep_the_receipt_open_until_no_entry_has_them(tmp_path, back):
@@ -499,6 +507,7 @@ def test_tags_and_what_a_repair_moved_aside_have_bounds_too(tmp_path):
     assert erasure_status(path, receipt).statistics_columns == ("salary",)
 
 
+@pytest.mark.slow
 def test_segments_that_are_removed_take_the_bounds_with_them(tmp_path):
     """Without being asked to, later."""
     path = str(tmp_path / "x")
@@ -645,6 +654,7 @@ def while_rewriting(monkeypatch, act):
     monkeypatch.setattr(deletion, "replace_outputs", replace_outputs)
 
 
+@pytest.mark.slow
 @guarantee("undone deletions")
 def test_a_pending_commit_that_comes_while_files_are_written_is_in_the_receipt(path, monkeypatch):
     put_pending(path, [1])
@@ -737,6 +747,7 @@ def test_a_segment_that_is_being_removed_is_compacted_and_asked_about(tmp_path, 
             assert erasure_status(path, receipt).is_gone
 
 
+@pytest.mark.slow
 @guarantee("erased bounds")
 def test_bounds_that_are_given_again_are_found_by_another_deletion(tmp_path):
     """A receipt has no keys: what is written after the compaction is not looked through for it."""

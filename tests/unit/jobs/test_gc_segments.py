@@ -48,6 +48,7 @@ def test_a_collected_log_is_opened_with_few_reads_however_it_goes_on(tmp_path):
     assert sorted_values(tmp_path) == list(range(10 * SEGMENT * N))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", [True, False])
 def test_a_job_that_ended_long_ago_is_not_committed_again(tmp_path, killed, monkeypatch):
     """Nor where the collection died before it put the list of what the segment held."""
@@ -89,6 +90,7 @@ def jobs_of_newest(path):
     return sorted(open_shuffle(path).map_outputs.job_ids)
 
 
+@pytest.mark.slow
 @guarantee("fences")
 @pytest.mark.parametrize("committed", [True, False])
 def test_files_of_a_late_task_of_a_job_whose_segment_is_gone(tmp_path, committed):

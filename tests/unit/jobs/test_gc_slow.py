@@ -37,6 +37,7 @@ class SlowStorage(PosixStorage):
         return super().list(path)
 
 
+@pytest.mark.slow
 @guarantee("freed numbers")
 def test_a_slow_collection_does_not_take_late_entries_for_those_that_expired(tmp_path):
     for number in range(2 * SEGMENT):

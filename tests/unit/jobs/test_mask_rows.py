@@ -165,6 +165,7 @@ def test_a_merge_takes_files_of_which_many_rows_are_masked(tmp_path, how, sort_b
     assert merge_shuffle(path, options=TINY, **{"by": "map_output", **how}).plan.merges == ()
 
 
+@pytest.mark.slow
 @guarantee("masked rows")
 def test_an_erasure_takes_masked_rows_along(path):
     masked = mask(path, [3])
@@ -182,6 +183,7 @@ def test_an_erasure_takes_masked_rows_along(path):
     assert "delete the keys again" in str(status)
 
 
+@pytest.mark.slow
 def test_an_erasure_of_others_takes_masked_rows_of_its_files_along(path):
     mask(path, [3])
     before = contents(path)
@@ -289,6 +291,7 @@ def test_masks_are_in_checkpoints(path):
     assert contents(path, 18) == without(contents(path, 2), range(16))
 
 
+@pytest.mark.slow
 @guarantee("masked rows")
 def test_a_mask_put_meanwhile_is_a_conflict(path, monkeypatch):
     before = contents(path)

@@ -131,6 +131,7 @@ def test_only_the_merge_whose_inputs_are_gone_is_left_out(path, monkeypatch, los
     assert left <= named
 
 
+@pytest.mark.slow
 @guarantee("masked rows")
 @pytest.mark.parametrize(("how", "goes"), [(NEVER, True), (ALWAYS, False)])
 def test_sorted_rows_that_were_joined_are_merged_again(path, monkeypatch, how, goes):

@@ -333,6 +333,7 @@ def test_a_link_that_leads_to_a_copy_now(original, disk):
     assert sorted_values(original) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.slow
 def test_two_shuffles_share_a_local_directory(original, disk):
     other = original.with_name("another")
     append(other, disk, 5)
@@ -415,6 +416,7 @@ def test_a_disk_that_is_not_mounted_is_not_gone(original, disk, deleted, what_is
     assert sorted_values(original) == [1, 3]
 
 
+@pytest.mark.slow
 @guarantee("unmounted disks")
 def test_a_job_that_writes_while_the_disk_is_away(original, disk, deleted):
     """It makes the directory on the disk below, with an id of its own."""
@@ -456,6 +458,7 @@ def test_a_directory_that_takes_no_id_gets_no_files(tmp_path):
     assert collect(tmp_path / "s").holds == ()
 
 
+@pytest.mark.slow
 @guarantee("unmounted disks")
 @pytest.mark.parametrize("lists_are", ["those of a copy", "removed by hand"])
 def test_a_receipt_knows_the_disk_whose_files_it_names(original, disk, lists_are):

@@ -109,6 +109,7 @@ def test_after_a_gap_everything_is_given_up(path):
     assert values(path) == list(range(146))
 
 
+@pytest.mark.slow
 def test_a_damaged_entry_that_a_checkpoint_replaces_costs_no_version(path):
     damage(path / entry_path(20))
     assert repair_shuffle(path).is_sound
@@ -129,6 +130,7 @@ def test_a_damaged_checkpoint_is_made_again(path):
         assert values(path, 100) == list(range(100))
 
 
+@pytest.mark.slow
 def test_a_lost_checkpoint_needs_no_repair(path):
     (path / range_path(128)).unlink()
     assert repair_shuffle(path).is_sound
@@ -166,6 +168,7 @@ def test_what_a_newer_release_wrote_is_not_given_up(path):
     assert file.exists()
 
 
+@pytest.mark.slow
 def test_where_nothing_can_be_read_back_nothing_changes(path):
     collect(path)
     for file in path.glob("commit_log/0*/*"):
@@ -230,6 +233,7 @@ def test_a_checkpoint_with_a_section_that_cannot_be_decoded_is_made_again(path, 
     assert values(path) == list(range(150))
 
 
+@pytest.mark.slow
 def test_a_base_with_a_section_that_cannot_be_decoded_is_not_called_sound(tmp_path):
     """What it replaces is gone, so that nothing before it is left to go back to."""
     with small_segments(4, 2):

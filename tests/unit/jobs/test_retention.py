@@ -125,6 +125,7 @@ def test_what_was_merged_after_it_was_read_goes_once_it_is_consumed(tmp_path, mo
         assert data_files(tmp_path) == 0
 
 
+@pytest.mark.slow
 def test_what_was_merged_stays_until_all_of_it_is_consumed(tmp_path):
     write_each(tmp_path, *range(3), result_type="PIPELINED")
     with consume(tmp_path, consumer="a"):
@@ -173,6 +174,7 @@ def test_consumers_keep_nothing_of_what_was_released_as_a_whole(tmp_path, consum
     assert take(tmp_path, "a") == [3]
 
 
+@pytest.mark.slow
 @guarantee("back pressure")
 @pytest.mark.parametrize("consumed", [None, 2])
 def test_a_collection_makes_no_room_in_a_bounded_result(tmp_path, consumed):
@@ -223,6 +225,7 @@ def test_what_a_bounded_result_took_the_place_of_counts_no_more(tmp_path):
     assert write(tmp_path, 7, **BOUNDED).version == 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("retention", [NONE, timedelta(days=1)])
 def test_a_merge_makes_no_room_in_a_bounded_result(tmp_path, retention):
     write_each(tmp_path, *range(6))

@@ -70,6 +70,7 @@ def test_what_came_after_stays_readable_and_can_be_rolled_back_to(path):
     assert values(path) == values(path, 3)
 
 
+@pytest.mark.slow
 def test_to_a_merged_version_and_over_one(path):
     merge_shuffle(path, policy=MergePolicy(rewrite="always"), options=FAST, by="map_output")
     append(path, 30)

@@ -80,6 +80,7 @@ def test_an_earlier_version_keeps_its_columns(path):
     ]
 
 
+@pytest.mark.slow
 @guarantee("evolved schema")
 def test_collected_checkpointed_and_merged_it_is_the_same(path):
     append(path, {"k": [4], "c": [0.5], "a": [1 << 40]})

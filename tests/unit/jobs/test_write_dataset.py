@@ -66,6 +66,7 @@ def test_all_rows_of_partitioned_files(dataset, tmp_path, threads):
     assert set(threading.enumerate()) == before
 
 
+@pytest.mark.slow
 def test_the_same_bytes_with_and_without_threads(dataset, tmp_path):
     contents = []
     for threads in (1, 2, 3):

@@ -187,6 +187,7 @@ def test_strings_without_any_byte():
     assert hash_columns([empty]).tolist() == reference(pa.array(["", ""]))
 
 
+@pytest.mark.slow
 def test_long_strings_among_short_ones():
     sizes = [3, 0, 100_003, 17, 4, 100_000, 9, 70_000, 1, 8] * 3
     text = "".join(chr(32 + i % 90) for i in range(100_003))

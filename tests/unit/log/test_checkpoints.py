@@ -96,6 +96,7 @@ def test_what_entries_are_removed_for_is_durable_though_they_are_not(path):
     assert storage.durable == [range_path(2), range_path(3), expired_path(0)]
 
 
+@pytest.mark.slow
 @guarantee("checkpoints")
 @pytest.mark.parametrize("numbers", [(1,), (2,), (3,), (4,), (2, 4), (5,), (1, 2, 3, 4, 5)])
 def test_versions_are_the_same_with_checkpoints_as_without(path, numbers):
@@ -410,6 +411,7 @@ class TestBases:
             assert log_of(tmp_path).snapshot().num_rows == 50
             assert find_transaction(log_of(tmp_path), Transaction("q", 3)).version == 4
 
+    @pytest.mark.slow
     def test_a_checkpoint_of_all_is_used_after_a_base(self, tmp_path):
         with small_segments():
             log = log_of(tmp_path)
@@ -424,6 +426,7 @@ class TestBases:
             assert link_of(32) == 0
             assert len(storage.others) <= 3
 
+    @pytest.mark.slow
     def test_a_job_whose_rows_and_entry_are_gone_is_known_from_the_list(self, tmp_path):
         with small_segments():
             log = log_of(tmp_path)

@@ -388,6 +388,7 @@ class TestRemovedSegments:
         storage.put_if_absent(expired_path(segment), removed, sync=False)
         path_of(storage, number).unlink()
 
+    @pytest.mark.slow
     @guarantee("freed numbers")
     @pytest.mark.parametrize("number", [1, 2, SEGMENT, SEGMENT + 1])
     def test_a_put_at_a_freed_number_is_taken_back(self, log, storage, number):

@@ -91,6 +91,7 @@ def map_outputs(draw, *, placed=True):
     return tuple(made)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(objects=map_outputs())
 def test_columns_say_what_the_objects_say(objects):
@@ -127,6 +128,7 @@ def test_those_of_no_version_yet_get_the_number_of_their_entry(objects, number):
     assert list(placed.at_version(number + 1)) == list(placed), "what has a place keeps it"
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(objects=map_outputs(), data=st.data())
 def test_what_is_selected_is_what_objects_say(objects, data):

@@ -300,6 +300,7 @@ def test_a_flush_that_a_release_overtakes_says_so(path, monkeypatch):
         flush(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["BLOCKING", "PIPELINED"])
 def test_what_a_dead_application_has_pending_goes_if_it_is_its_own(tmp_path, dead, kind):
     put(tmp_path / "s", [(1, 1)], result_type=kind, owner=dead)

@@ -109,6 +109,7 @@ def late(path, writer, read, *, before=3):
 ALL = list(range(1, 11))
 
 
+@pytest.mark.slow
 @guarantee("freed numbers")
 def test_opening_gives_no_row_of_a_late_append(tmp_path):
     writer = lambda: add(tmp_path, 777)  # noqa: E731
@@ -116,6 +117,7 @@ def test_opening_gives_no_row_of_a_late_append(tmp_path):
     assert rows(open_shuffle(tmp_path)) == [*ALL, 777]
 
 
+@pytest.mark.slow
 @guarantee("freed numbers")
 def test_opening_gives_no_late_merge(tmp_path):
     writer = lambda: merge_shuffle(tmp_path, options=FAST, by="map_output")  # noqa: E731
@@ -123,12 +125,14 @@ def test_opening_gives_no_late_merge(tmp_path):
     assert rows(open_shuffle(tmp_path)) == ALL
 
 
+@pytest.mark.slow
 def test_an_error_that_comes_of_a_late_overwrite_is_not_raised(tmp_path):
     writer = lambda: add(tmp_path, 777, "overwrite")  # noqa: E731
     assert late(tmp_path, writer, lambda: rows(open_shuffle(tmp_path))) == ALL
     assert rows(open_shuffle(tmp_path)) == [777]
 
 
+@pytest.mark.slow
 @guarantee("freed numbers")
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
 def test_what_is_new_has_no_row_of_a_late_writer(tmp_path, mode):
@@ -142,6 +146,7 @@ def test_what_is_new_has_no_row_of_a_late_writer(tmp_path, mode):
     assert late(tmp_path, lambda: add(tmp_path, 777, mode), read)
 
 
+@pytest.mark.slow
 def test_a_span_has_no_late_merge(tmp_path):
     def read():
         with pytest.raises(ShuffleNotFoundError, match="have expired"):
@@ -151,6 +156,7 @@ def test_a_span_has_no_late_merge(tmp_path):
     assert late(tmp_path, lambda: merge_shuffle(tmp_path, options=FAST, by="map_output"), read)
 
 
+@pytest.mark.slow
 def test_how_jobs_ended_is_not_said_by_a_late_entry(tmp_path):
     def read():
         job_id = open_shuffle(tmp_path).map_outputs[2].job_id
@@ -159,6 +165,7 @@ def test_how_jobs_ended_is_not_said_by_a_late_entry(tmp_path):
     assert late(tmp_path, lambda: add(tmp_path, 777), read) == 3
 
 
+@pytest.mark.slow
 @guarantee("freed numbers")
 def test_no_checkpoint_is_made_of_a_late_entry(tmp_path):
     def read():
@@ -172,6 +179,7 @@ def test_no_checkpoint_is_made_of_a_late_entry(tmp_path):
     assert rows(open_shuffle(tmp_path)) == [*ALL, 777]
 
 
+@pytest.mark.slow
 def test_a_collection_with_an_old_listing_removes_nothing_that_is_live(tmp_path):
     read = lambda: collect_garbage(tmp_path)  # noqa: E731
     late(tmp_path, lambda: add(tmp_path, 777), read)
@@ -179,6 +187,7 @@ def test_a_collection_with_an_old_listing_removes_nothing_that_is_live(tmp_path)
     assert rows(open_shuffle(tmp_path)) == [*ALL, 777]
 
 
+@pytest.mark.slow
 def test_what_a_dead_late_writer_left_is_never_an_answer_and_is_removed(tmp_path):
     for value in range(1, 11):
         add(tmp_path, value)

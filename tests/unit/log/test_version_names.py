@@ -52,6 +52,7 @@ def at(path, when, *versions):
         os.utime(path / entry_path(version), (when.timestamp(), when.timestamp()))
 
 
+@pytest.mark.slow
 @guarantee("versions by time")
 @pytest.mark.parametrize("ahead", [timedelta(hours=3), timedelta(days=80 * 365)])
 def test_a_writer_whose_clock_was_ahead_does_not_hide_later_versions(path, monkeypatch, ahead):

@@ -126,6 +126,7 @@ WHOLE_GROUPS = {
 BOOLEANS = {"all", "any", "bool_and", "bool_or", "count_if", "every", "some"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", [f for f in ALL_FUNCTIONS if f != "pivot_wider"])
 def test_parts_make_the_whole(function):
     rng = np.random.default_rng(3)

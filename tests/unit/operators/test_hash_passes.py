@@ -61,6 +61,7 @@ class Reads:
             yield batch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("max_bytes", "row_bytes"), [(8_000, 0), (16_000, 20), (80_000, 100)])
 def test_no_pass_holds_more_than_it_may(max_bytes, row_bytes):
     batch = pa.record_batch({"k": np.random.default_rng(0).permutation(20_000)})
@@ -115,6 +116,7 @@ def test_a_key_with_many_of_the_rows_is_a_pass_by_itself():
     assert read.num_rows <= 40 * len(keys)
 
 
+@pytest.mark.slow
 def test_keys_that_come_one_after_the_other_are_divided_all_the_same():
     read = Reads(pa.record_batch({"k": np.repeat(np.arange(100), 1_000)}), rows=500)
     sizes = [

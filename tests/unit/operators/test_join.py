@@ -122,6 +122,7 @@ def test_blocks_join_as_the_model_says(case, how, held_is_left, block_rows, most
         )
 
 
+@pytest.mark.slow
 def test_a_key_repeated_on_both_sides_costs_no_memory():
     """Ten thousand times ten thousand pairs, one piece at a time."""
     zeros = pa.array(np.zeros(10_000, np.int64))
@@ -151,6 +152,7 @@ LINK = JoinPlan(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "documents",
     [
@@ -400,6 +402,7 @@ def test_a_side_weighs_what_is_decoded_of_it(tmp_path):
             assert [of.tolist() for of in part] == [of[within].tolist() for of in whole]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("left", "right", "kinds"),
     [("orders", "all items", ["inner", "left", "semi", "anti"]),
@@ -442,6 +445,7 @@ def partly(tmp_path_factory):
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group_bytes", [1, 48 << 20])
 @pytest.mark.parametrize(
     ("left", "right", "kinds"),
@@ -665,6 +669,7 @@ def test_keys_that_nothing_is_known_of():
         plan_join(turns, turns, on="a")
 
 
+@pytest.mark.slow
 def test_ranges_of_dates_join(tmp_path):
     days = pa.array([dt.date(2024, 1, 1) + dt.timedelta(i % 30) for i in range(90)], pa.date32())
     ranges = RangePartitioner("day", bounds=[dt.date(2024, 1, 20 + i) for i in range(5)])

@@ -117,6 +117,7 @@ def test_each_subpartition_counts_a_broadcast_row(tmp_path):
     assert shuffle.count_rows(filter="v >= 0") == 50 * N
 
 
+@pytest.mark.slow
 def test_after_deletions_and_merges_extremes_are_those_of_rows_that_are_left(shuffle):
     path = shuffle.path
     delete_rows(path, {"k": [0, 10, 96, *range(20, 40)]}, options=OPTIONS)

@@ -66,6 +66,7 @@ def decodes(monkeypatch):
     return counts
 
 
+@pytest.mark.slow
 @given(
     cuts=st.sets(st.integers(1, N - 1)),
     skipped=st.sets(st.integers(0, N)),

@@ -79,6 +79,7 @@ def sought(path):
     return keys, whole.take(rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("gap", "together"), [(0, 256), (0, 5), (3_000, 1), (1 << 20, 256)])
 @pytest.mark.parametrize("columns", [None, ["c5", "k"], ["t", "k"], []])
 def test_a_lookup_is_the_whole_read_filtered(path, sought, gap, together, columns, monkeypatch):
@@ -109,6 +110,7 @@ def test_what_is_beyond_the_bounds_of_keys_is_not_read(path, read):
     assert not read
 
 
+@pytest.mark.slow
 def test_files_of_different_columns_are_looked_up_each_by_its_own(tmp_path):
     """As many columns, the key in another place."""
     options = WriteOptions(sync=False, schema_evolution=True)

@@ -76,6 +76,7 @@ def test_the_log_has_no_bounds_of_keys_that_are_only_hashed(path, tmp_path):
     assert logged(is_sorted) == {"k", "v"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("statistics", [None, ("k",), ()])
 @pytest.mark.parametrize("layout", [{}, {"by": "subpartition"}])
 def test_deletions_and_merges_log_no_more_than_was(tmp_path, statistics, layout):

@@ -159,6 +159,7 @@ def mixed(path):
     assert placed(path) == [True, False, True, True]
 
 
+@pytest.mark.slow
 @guarantee("marked placement")
 @pytest.mark.parametrize("rewrite", ["never", "always"])
 def test_a_merge_marks_what_is_made_of_marked_files_alone(tmp_path, rewrite):
@@ -173,6 +174,7 @@ def test_a_merge_marks_what_is_made_of_marked_files_alone(tmp_path, rewrite):
     assert values(open_shuffle(tmp_path).lookup({"v": [7]})) == [7, 7, 7, 7]
 
 
+@pytest.mark.slow
 @guarantee("marked placement")
 @pytest.mark.parametrize("many", [False, True])
 def test_a_merge_by_subpartition_marks_what_is_made_of_marked_files_alone(

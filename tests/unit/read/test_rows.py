@@ -45,6 +45,7 @@ def runs_of_rows(draw):
     return rows, runs
 
 
+@pytest.mark.slow
 @WAYS
 @given(made=runs_of_rows())
 def test_order_is_that_of_a_stable_sort(slice_rows, made):

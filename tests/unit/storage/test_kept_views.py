@@ -34,6 +34,7 @@ class _KeepingWriter:
         self._writer.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_buffers_that_were_written_are_not_used_again(tmp_path, monkeypatch, codec):
     checked = []

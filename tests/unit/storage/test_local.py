@@ -347,6 +347,7 @@ for name, act in actions.items():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 def test_refusals_name_the_path_and_what_to_do():
     with tempfile.TemporaryDirectory() as directory:

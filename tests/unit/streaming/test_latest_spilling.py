@@ -137,6 +137,7 @@ def test_one_row_larger_than_memory_is_taken(tmp_path):
     assert values == {1: "z" * (3 << 20), 2: "y"}
 
 
+@pytest.mark.slow
 def test_passes_part_keys_that_do_not_fit_together():
     read = 0
 
@@ -229,6 +230,7 @@ def open_files():
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
+@pytest.mark.slow
 def test_nothing_is_left_when_the_iterator_is_left(tmp_path):
     rows = latest_per_key(
         batches_of(20_000, 20_000), ["k"], max_bytes=64 << 10, directory=str(tmp_path)
@@ -267,6 +269,7 @@ def test_nothing_is_left_of_an_object_that_is_dropped(tmp_path, finished):
     assert open_files() == files
 
 
+@pytest.mark.slow
 @guarantee("spilled rows")
 def test_what_a_killed_process_leaves_is_removed_by_the_next(tmp_path):
     script = (

@@ -51,6 +51,7 @@ FLUSHES = {
 }
 
 
+@pytest.mark.slow
 @guarantee("overdue rows")
 @pytest.mark.parametrize("how", FLUSHES)
 def test_what_is_overdue_becomes_a_version_and_what_is_not_waits(path, how):

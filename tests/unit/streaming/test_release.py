@@ -47,6 +47,7 @@ def test_a_blocking_result_goes_with_the_last_of_its_consumers(path):
     assert not [name for name in files_below(path) if name.startswith("map_outputs")]
 
 
+@pytest.mark.slow
 @guarantee("blocking results")
 @pytest.mark.parametrize("expires", [False, True])
 def test_a_blocking_result_that_was_merged_goes_all_the_same(path, expires):
@@ -140,6 +141,7 @@ def test_any_result_can_be_released_by_name_and_written_anew(path, kind):
     assert open_shuffle(path).read().read_all().to_pylist() == [{"other": "x"}]
 
 
+@pytest.mark.slow
 @guarantee("held versions")
 def test_gc_releases_what_all_have_consumed_and_keeps_what_is_before_the_slowest(path):
     write(path, 1, result_type="PIPELINED")

@@ -235,6 +235,7 @@ def test_a_commit_into_which_others_come_at_any_call(others, torn):
         interleave(begin, OTHERS[others])
 
 
+@pytest.mark.slow
 @guarantee("progress")
 @pytest.mark.parametrize("others", ["takes", "commits", "stays long"])
 def test_a_registration_into_which_others_come_at_any_call(others):

@@ -47,6 +47,7 @@ def test_cluster_is_a_stable_sort_by_rank(case):
     check_cluster(ids, n, first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [65_536, 65_537, 1_000_000])
 def test_many_rows_on_both_sides_of_16_bits(n):
     ids = np.random.default_rng(n).integers(0, n, 5_000).tolist()

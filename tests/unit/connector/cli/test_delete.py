@@ -31,6 +31,7 @@ def customers(path):
     return sorted(set(open_shuffle(path).read().read_all()["customer"].to_pylist()))
 
 
+@pytest.mark.slow
 def test_keys_as_texts_and_the_check_of_the_receipt(path, capsys):
     one = str(path / "one")
     assert main(["delete", one, "--key", "customer=17", "--key", "customer=19"]) == 2

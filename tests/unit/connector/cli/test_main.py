@@ -530,6 +530,7 @@ class TestMerge:
     def rows_of(self, path):
         return [open_shuffle(path).subpartition(i).read_all() for i in range(N)]
 
+    @pytest.mark.slow
     def test_merges_into_a_version_of_the_same_rows(self, run, several):
         expected = self.rows_of(several)
         status, out, err = run("merge", several, "--by", "map_output")
@@ -544,6 +545,7 @@ class TestMerge:
         assert "merge      1,000" in shown
         assert "Tasks that wrote" not in shown
 
+    @pytest.mark.slow
     def test_rewrites_when_told_to(self, run, several):
         expected = self.rows_of(several)
         _, out, _ = run("merge", several, "--by", "map_output", "--rewrite", "always")
@@ -586,6 +588,7 @@ class TestMerge:
         _, out, _ = run("merge", tmp_path, "--by", "map_output", "--dry-run")
         assert "  rewrite map output 0: 1 file, " in out
 
+    @pytest.mark.slow
     def test_by_subpartition(self, run, several):
         expected = self.rows_of(several)
         how = ("--by", "subpartition", "--rewrite", "always")
@@ -693,6 +696,7 @@ class TestProgram:
         assert completed.stderr == ""
         assert completed.returncode in status
 
+    @pytest.mark.slow
     def test_a_terminal_without_a_width(self, path, run, monkeypatch):
         for command in (["inspect"], ["head", "--subpartition", 3], ["plan"]):
             monkeypatch.setenv("COLUMNS", "80")

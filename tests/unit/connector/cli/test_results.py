@@ -90,6 +90,7 @@ def test_a_drop_as_json(run, path):
     assert (status, json.loads(out)["last_version"]) == (0, 2)
 
 
+@pytest.mark.slow
 def test_flush_makes_a_version_of_what_is_pending(run, path):
     assert run("flush", path) == (0, f"{path}: nothing is pending\n", "")
     put_pending(path, 5, 5, 6)
@@ -114,6 +115,7 @@ def put_pending(path, *values, **options):
     put(path, [(value,) for value in values], schema=pa.schema([("k", pa.int64())]), **options)
 
 
+@pytest.mark.slow
 def test_a_flush_that_waits_for_a_consumer_ends_soon_and_names_it(run, tmp_path):
     path = tmp_path / "s"
     bounded = {"result_type": "PIPELINED_BOUNDED", "max_unconsumed_versions": 1}
@@ -146,6 +148,7 @@ def test_a_flush_waits_for_half_a_minute_unless_told_otherwise(run, path, monkey
     assert given == [30, 120]
 
 
+@pytest.mark.slow
 def test_what_only_waits_is_shown_and_can_be_released(run, tmp_path):
     path = tmp_path / "s"
     put_pending(path, 1, 2)

@@ -33,6 +33,7 @@ def command(capsys):
     return run
 
 
+@pytest.mark.slow
 def test_rollback(path, command):
     status, text = command("rollback", path, "1")
     assert status == 0
@@ -50,6 +51,7 @@ def test_rollback(path, command):
     assert values(path) == values(path, 3)
 
 
+@pytest.mark.slow
 def test_alter(path, command):
     status, text = command("alter", path, "--rename", "v=number", "--drop", "s")
     assert (status, text) == (0, f"{path}: version 4 has the columns p, number\n")
@@ -68,6 +70,7 @@ def test_alter(path, command):
         assert (status, problem in text) == (code, True)
 
 
+@pytest.mark.slow
 def test_tags(path, command):
     assert command("tag", path, "release-7", "--version", 2) == (
         0,
@@ -160,6 +163,7 @@ def test_repair(path, command):
     assert command("repair", path)[0] == 0
 
 
+@pytest.mark.slow
 def test_relocate(tmp_path, command, monkeypatch):
     monkeypatch.setattr("arrow_format.write.map_output.first_root", lambda *_: 1)
     options = WriteOptions(sync=False, local_dirs=(str(tmp_path / "disk"),))

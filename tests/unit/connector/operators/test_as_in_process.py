@@ -122,6 +122,7 @@ def test_a_function_per_group(items, function):
     assert_same(items.select("k", "at", "price", "text").map_groups(function, schema))
 
 
+@pytest.mark.slow
 @guarantee("operations in one process")
 def test_results_that_are_written(items, users, tmp_path):
     """The same shuffle, but for the names of files; both may be appended to by the other."""

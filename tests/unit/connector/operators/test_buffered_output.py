@@ -96,6 +96,7 @@ def test_nothing_is_left_when_the_input_fails_whoever_keeps_the_error(tmp_path, 
     assert not list(tmp_path.iterdir()), kept.traceback
 
 
+@pytest.mark.slow
 def test_batches_for_the_jvm_are_not_small():
     stage = BufferedOutput(keys="id", max_interval="1h", max_buffered_bytes=1 << 20)
     ids = np.random.default_rng(0).permutation(50_000)

@@ -106,6 +106,7 @@ def test_rows_are_partitioned_anew_by_keys(tmp_path, items):
     assert rows_with_subpartitions(out) == rows_with_subpartitions(expected)
 
 
+@pytest.mark.slow
 def test_a_chain_of_joins_and_an_aggregation_stay_in_their_subpartitions(tmp_path, items, orders):
     both = items.join(orders.select("who"), on=[("order", "o")])
     both.write(tmp_path / "joined", **SPARKS)

@@ -196,6 +196,7 @@ def test_where_to_start(path, start, offset, expected):
     assert run(reader, end)[0] == [[50]]
 
 
+@pytest.mark.slow
 def test_merges_and_fences_are_no_batches(path):
     reader = reader_of(path, maxVersionsPerTrigger=2)
     _, end = run(reader)
@@ -344,6 +345,7 @@ def test_who_has_read_what_was_merged_misses_nothing_when_the_merges_expire(path
         run(reader_of(path), {"version": 4})
 
 
+@pytest.mark.slow
 @guarantee("overwritten streams")
 def test_a_shuffle_made_anew_is_an_error(path):
     reader = reader_of(path)
@@ -479,6 +481,7 @@ def test_a_blocking_result_is_consumed_from_its_beginning(tmp_path, start):
     assert len(rows_of(reader_of(tmp_path), start, end)) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "expected"),
     [({}, [[20, 30, 50]]), ({"maxVersionsPerTrigger": 1}, [[50], [20, 30]])],
