@@ -59,12 +59,12 @@ def test_what_was_interrupted_does_not_end_as_if_complete(error):
             reader.read_next_batch()
 
 
+OTHERS = [use for use in USES if use != "loop"]
+
+
 @pytest.mark.parametrize(
     ("first", "second"),
-    [
-        *((use, "read_all") for use in USES),
-        *(("read_all", use) for use in USES if use != "read_all"),
-    ],
+    [("loop", "loop"), *((use, "loop") for use in OTHERS), *(("loop", use) for use in OTHERS)],
 )
 def test_a_second_use_is_an_error_and_not_an_empty_result(first, second):
     reader = BatchReader(BATCH.schema, iter([BATCH, BATCH]))
@@ -161,11 +161,8 @@ def streamed(reader):
 
 @pytest.mark.parametrize(
     ("first", "use"),
-    [
-        *((streamed, use) for use in (*USES.values(), next)),
-        *((first, next) for first in (shown, limited)),
-    ],
-    ids=[*USES, "next", "next after shown", "next after limited"],
+    [*((streamed, use) for use in USES.values()), (streamed, next), (shown, next), (limited, next)],
+    ids=[*USES, "next", "next after one that is shown", "next after one that is limited"],
 )
 def test_a_use_after_a_stream_that_stopped_early_is_an_error(first, use):
     """What it had read ahead is missing from the rest, and nothing says how much that is."""

@@ -139,23 +139,6 @@ def test_a_function_per_subpartition_in_their_order(items, executor, how):
     assert reader.read_all().to_pydict() == {"n": list(range(N)), "rows": expected}
 
 
-def test_a_join(items, orders, executor):
-    reader = items.join(orders).read(executor=executor, **SMALL)
-    expected = ITEMS.join(ORDERS, "order", join_type="inner").select(reader.schema.names)
-    assert rows_of(reader) == sorted(map(str, expected.to_pylist()))
-
-
-def test_an_aggregation(items, executor):
-    asked = {"n": ("*", "count"), "most": ("price", "max")}
-    reader = (
-        items.select(filter="price < 300")
-        .aggregate("order", asked)
-        .read(executor=executor, **SMALL)
-    )
-    some = ITEMS.slice(0, 300).group_by("order").aggregate([([], "count_all"), ("price", "max")])
-    assert rows_of(reader) == sorted(map(str, some.rename_columns(["order", *asked]).to_pylist()))
-
-
 def priced(joined):
     for batch in joined:
         yield pa.record_batch({"price": batch["price"]})

@@ -57,36 +57,6 @@ def bench():
 # Rules -------------------------------------------------------------------------------------------
 
 
-def test_while_it_is_empty_everything_else_passes_through(bench):
-    marker = LatencyMarker(1.0, subtask=0)
-    bench.output.emit_watermark(Watermark(5))
-    bench.output.emit_watermark_status(IDLE)
-    bench.output.emit_latency_marker(marker)
-    bench.output.collect(rows(1).slice(1))  # no rows are no reason to wait
-    bench.output.emit_watermark(Watermark(6))
-    assert bench.take() == [Watermark(5), IDLE, marker, Watermark(6)]
-
-
-def test_the_latest_of_each_key_is_emitted_once(bench):
-    bench.output.collect(rows(1, 2, key="a"))
-    bench.output.collect(rows(3, key="b"))
-    bench.output.collect(rows(4, key="a"))
-    assert bench.take() == []
-    bench.output.flush()
-    assert bench.take() == [[3, 4], "flush"]
-    bench.output.flush()
-    assert bench.take() == ["flush"]
-    assert (bench.output.num_rows_in, bench.output.num_rows_out) == (4, 2)
-
-
-def test_without_keys_it_is_the_latest_of_all():
-    bench = Bench(keys=())
-    bench.output.collect(rows(1, 2))
-    bench.output.collect(rows(4, 3))
-    bench.output.flush()
-    assert bench.take() == [[3], "flush"]
-
-
 def test_a_flush_is_in_order(bench):
     marker = LatencyMarker(1.0, subtask=0)
     bench.output.collect(rows(9, 1))
@@ -96,16 +66,6 @@ def test_a_flush_is_in_order(bench):
     bench.output.collect(rows(5, 6))
     bench.output.flush()
     assert bench.take() == [[1, 5], ACTIVE, Watermark(5), [6, 9], marker, "flush"]
-
-
-def test_of_watermarks_and_statuses_the_latest_count_and_stand_where_they_came(bench):
-    bench.output.collect(rows(1))
-    bench.output.emit_watermark(Watermark(1))
-    bench.output.emit_watermark_status(IDLE)
-    bench.output.emit_watermark_status(ACTIVE)
-    bench.output.emit_watermark(Watermark(2))
-    bench.output.flush()
-    assert bench.take() == [[1], ACTIVE, Watermark(2), "flush"]
 
 
 def test_of_markers_the_earliest_of_each_subtask_counts(bench):
@@ -127,14 +87,6 @@ def test_records_without_a_time_are_early_and_without_a_watermark_none_is_late(b
     bench.output.emit_watermark_status(IDLE)
     bench.output.flush()
     assert bench.take() == [[1, 2], IDLE, "flush"]
-
-
-def test_without_an_event_time_records_come_before_the_watermark():
-    bench = Bench()
-    bench.output.collect(rows(99))
-    bench.output.emit_watermark(Watermark(5))
-    bench.output.flush()
-    assert bench.take() == [[99], Watermark(5), "flush"]
 
 
 @pytest.mark.parametrize(

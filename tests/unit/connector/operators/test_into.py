@@ -106,32 +106,6 @@ def test_rows_are_partitioned_anew_by_keys(tmp_path, items):
     assert rows_with_subpartitions(out) == rows_with_subpartitions(expected)
 
 
-@pytest.mark.slow
-def test_a_chain_of_joins_and_an_aggregation_stay_in_their_subpartitions(tmp_path, items, orders):
-    both = items.join(orders.select("who"), on=[("order", "o")])
-    both.write(tmp_path / "joined", **SPARKS)
-    joined = open_shuffle(tmp_path / "joined")
-    assert joined.partitioner == HashPartitioner("order")
-    counted = joined.aggregate(["who", "order"], {"n": ("*", "count")})
-    counted.write(tmp_path / "summed", **SPARKS, **SMALL)
-    summed = open_shuffle(tmp_path / "summed")
-    again = orders.join(summed, on=[("o", "order"), "who"], how="left")
-    rows = made(again, spark=SPARK).to_pylist()
-    expected = (
-        ITEMS.join(ORDERS, "order", "o").group_by(["order", "who"]).aggregate([([], "count_all")])
-    )
-    found = [row for row in rows if row["n"] is not None]
-    assert len(rows) == 50
-    assert sorted((row["order"], row["who"], row["n"]) for row in found) == sorted(
-        (row["order"], row["who"], row["count_all"]) for row in expected.to_pylist()
-    )
-    assert sum(len(summed.subpartition(i).read_all()) for i in range(N)) == len(found)
-    # The same without what is written in between.
-    at_once = orders.join(both.aggregate(["who", "order"], {"n": ("*", "count")}),
-                          on=[("o", "order"), "who"], how="left")  # fmt: skip
-    assert sorted(map(str, made(at_once, spark=SPARK).to_pylist())) == sorted(map(str, rows))
-
-
 def moved(_, reader):
     for batch in reader:
         yield batch.set_column(0, "order", pc.add(batch["order"], 1))
