@@ -148,24 +148,6 @@ def test_whatever_is_written_is_stored_as_spark_reads_it(type_):
             assert data_schema(schema).equals(schema, check_metadata=True)
 
 
-def test_nullability_and_column_metadata_are_in_the_arrow_schema():
-    inner = StructField("x", IntegerType(), nullable=False, metadata={"unit": "m"})
-    schema = StructType(
-        [
-            StructField("c", StringType(), nullable=False, metadata={"comment": "hé"}),
-            StructField("s", StructType([inner])),
-        ]
-    )
-
-    arrow = arrow_schema_of(schema)
-
-    assert not arrow.field("c").nullable
-    assert arrow.field("s").nullable
-    assert not arrow.field("s").type.field("x").nullable
-    assert json.loads(arrow.field("c").metadata[b"SPARK::metadata::json"]) == {"comment": "hé"}
-    assert spark_schema_of(arrow) == schema
-
-
 def test_a_schema_without_columns_is_refused():
     with pytest.raises(SchemaError, match=r"no columns.*add a column"):
         arrow_schema_of(StructType([]))

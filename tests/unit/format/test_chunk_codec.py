@@ -199,13 +199,6 @@ def test_what_is_not_wanted_is_not_kept_in_memory(frames):
         assert buffer is None or buffer.parent is None or buffer.parent.size < 20_000
 
 
-@FORMS
-def test_without_columns_a_chunk_has_rows(frames):
-    chunk = encoded(numbered(range(20)), frames=frames)
-    found = decode(chunk, 20, SCHEMA, [])
-    assert (found.num_columns, found.num_rows) == (0, 20)
-
-
 def test_frames_that_nobody_asks_for_are_not_looked_at():
     chunk = encoded(numbered(range(20)))
     assert decode(chunk, 20, SCHEMA, [], crc32=[0]).num_rows == 20

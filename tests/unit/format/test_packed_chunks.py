@@ -198,11 +198,6 @@ def test_validity_is_left_out_where_a_run_has_no_null():
     assert there_and_back(batch, 8, 1008).equals(batch.slice(8))
 
 
-def test_no_rows_and_no_columns():
-    batch = pa.record_batch([pa.array([], pa.string())], names=["c"])
-    assert there_and_back(batch).equals(batch)
-
-
 BATCH = pa.record_batch(
     [
         pa.array([1, None, 300]),

@@ -86,39 +86,6 @@ def test_a_bound_is_the_last_row_within_so_many_parts_of_the_weight(case, num_ra
         assert found.equals(bounds_of_sample(batch_of(keys), orders, num_ranges))
 
 
-def test_ranges_of_a_sample_are_even():
-    keys = pa.record_batch({"k": np.random.default_rng(0).permutation(1_000)})
-    bounds = bounds_of_sample(keys, ["ascending"], 8)
-    assert bounds["k"].to_pylist() == [124, 249, 374, 499, 624, 749, 874]
-    placed = BoundIndex(bounds, ["ascending"]).place([keys["k"]])
-    assert np.bincount(placed).tolist() == [125] * 8
-
-
-def test_a_frequent_key_has_one_bound():
-    keys = pa.record_batch({"k": [5] * 90 + list(range(10))})
-    bounds = bounds_of_sample(keys, ["ascending"], 10)
-    assert bounds["k"].to_pylist() == [5]
-
-
-def test_more_ranges_than_rows():
-    keys = pa.record_batch({"k": [3, 1, 2]})
-    assert bounds_of_sample(keys, ["descending"], 100)["k"].to_pylist() == [3, 2]
-    assert bounds_of_sample(keys.slice(0, 0), ["ascending"], 100).num_rows == 0
-
-
-def test_equal_bounds_leave_ranges_empty():
-    bounds = pa.record_batch({"k": [1, 5, 5, 5, 9]})
-    placed = BoundIndex(bounds, ["ascending"]).place([pa.array([0, 1, 2, 5, 6, 9, 10])])
-    assert placed.tolist() == [0, 0, 1, 1, 4, 4, 5]
-
-
-def test_no_bounds_and_no_rows():
-    none = pa.record_batch({"k": pa.array([], pa.string())})
-    assert BoundIndex(none, ["ascending"]).place([pa.array(["a", None])]).tolist() == [0, 0]
-    some = pa.record_batch({"k": ["m"]})
-    assert BoundIndex(some, ["ascending"]).place([pa.array([], pa.string())]).tolist() == []
-
-
 @pytest.mark.parametrize("order", ORDERS)
 def test_the_first_descent_is_told(order):
     up = pa.record_batch({"k": [1, 2, 2, 3, 1, 9]})

@@ -39,9 +39,8 @@ TEXTS = st.text("aA,:[]{}\"'-_0123456789kms é", max_size=12) | st.sampled_from(
 )
 
 
-@given(st.sampled_from(CASES), TEXTS)
-def test_any_text_is_taken_or_refused_by_the_name_and_text_that_were_given(case, text):
-    parse, option = case
+def check(parse, option, text):
+    """An option takes a text, or refuses it by the name and the text that were given."""
     try:
         parse({"path": "/s", option.name: text})
     except OptionError as error:
@@ -53,6 +52,16 @@ def test_any_text_is_taken_or_refused_by_the_name_and_text_that_were_given(case,
         assert message.startswith(f"option {option.name}={text!r}: ")
         # Fields of Python are none of Spark's users.
         assert not re.search(r"[a-z]_[a-z]", message.replace(repr(text), ""))
+
+
+@given(st.sampled_from(CASES), TEXTS)
+def test_any_text_is_taken_or_refused_by_the_name_and_text_that_were_given(case, text):
+    check(*case, text)
+
+
+@pytest.mark.parametrize(("parse", "option"), CASES)
+def test_a_number_that_python_does_not_read(parse, option):
+    check(parse, option, "9" * 5_000)
 
 
 @pytest.mark.parametrize(

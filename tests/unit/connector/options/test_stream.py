@@ -73,29 +73,6 @@ def test_sources():
     assert parse_source_options({"path": "/s"}).limits.are_none
 
 
-def parse_flushing_sink(options):
-    return parse_sink_options({"flush.maxInterval": "1h"} | options)
-
-
-@pytest.mark.parametrize(
-    ("parse", "name"),
-    [
-        (parse_sink_options, "numSubpartitions"),
-        (parse_sink_options, "codecLevel"),
-        (parse_sink_options, "sortBufferBytes"),
-        (parse_flushing_sink, "flush.maxBufferedBytes"),
-        (parse_source_options, "startingVersion"),
-        (parse_source_options, "maxVersionsPerTrigger"),
-        (parse_source_options, "maxBytesPerTrigger"),
-        (parse_source_options, "memoryBytes"),
-        (parse_source_options, "subpartitions"),
-    ],
-)
-def test_numbers_that_python_does_not_read(parse, name):
-    with pytest.raises(OptionError, match=f"^option {name}='999.*: expected "):
-        parse({"path": "/s", name: "9" * 5_000})
-
-
 def test_the_schema_is_asked_for_by_batches_and_streams_alike():
     for options in ({"version": "3"}, {"startingVersion": "3"}, {"keys": "a"}):
         assert parse_schema_options({"path": "/s"} | options).path == "/s"
