@@ -24,6 +24,7 @@ from arrow_format.operators.aggregation_plan import plan_aggregation
 from connector.spark_types import spark_schema_of
 from tests.support.guarantees import guarantee
 from tests.support.small_shuffles import FAST
+from tests.support.spark_session import spark_settings
 
 # Its examples are drawn in a fixture, where the plugin does not see them.
 pytestmark = [pytest.mark.spark, pytest.mark.hypothesis]
@@ -164,11 +165,8 @@ def answers(spark, groups):
     interpreted = {"spark.sql.codegen.wholeStage": "false",
                    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
                    "spark.sql.shuffle.partitions": "1"}  # fmt: skip
-    before = {name: spark.conf.get(name) for name in interpreted}
     found = {}
-    try:
-        for name, value in interpreted.items():
-            spark.conf.set(name, value)
+    with spark_settings(spark, interpreted):
         # In this order for functions that depend on it, through exchange and aggregation.
         rows = spark.createDataFrame(numbered, schema).repartition(1, "k")
         rows = rows.sortWithinPartitions("k", "i")
@@ -184,9 +182,6 @@ def answers(spark, groups):
             table = df.toArrow().sort_by("k")
             for field in df.schema.fields[1:]:
                 found[tuple(field.name.split("->"))] = field, table[field.name].to_pylist()
-    finally:
-        for name, value in before.items():
-            spark.conf.set(name, value)
     return found
 
 

@@ -69,17 +69,6 @@ def test_where_chunks_are_cut(tmp_path_factory, codec, sizes, chunk_bytes, first
                 assert sizes[owner[0]] * 12 > min(chunk_bytes, 1 << 20)
 
 
-@CODECS
-def test_a_subpartition_of_one_row_among_twenty_thousand(tmp_path, codec):
-    n = 20_000
-    p = np.random.default_rng(1).permutation(n).astype(np.int32)
-    table = pa.table({"p": p, "v": p.astype(np.int64) * 7})
-    write(tmp_path / "s", table, n, codec=codec)
-    shuffle = open_shuffle(tmp_path / "s")
-    for one in (0, 1, 9_999, n - 1):
-        assert shuffle.subpartition(one).read_all().to_pydict() == {"p": [one], "v": [one * 7]}
-
-
 def test_a_chunk_that_does_not_shrink_grows_by_little(tmp_path):
     made = random.Random(1)
     noise = [made.randbytes(200_000) for _ in range(4)]

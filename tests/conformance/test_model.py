@@ -248,4 +248,4 @@ class ShuffleMachine(RuleBasedStateMachine):
 
 
 TestModel = ShuffleMachine.TestCase
-TestModel.settings = settings(max_examples=examples(20, 200), stateful_step_count=30, deadline=None)
+TestModel.settings = settings(max_examples=examples(20, 200), stateful_step_count=30)

@@ -14,7 +14,7 @@ from arrow_format import (
 )
 from tests.support.exhaustive import exhaustive
 from tests.support.guarantees import guarantee
-from tests.support.memory import figures_of
+from tests.support.memory import check_memory
 
 ALLOWED = 96 << 20
 UNORDERED = ALLOWED // 2
@@ -23,7 +23,7 @@ UNORDERED = ALLOWED // 2
 READ = """
 from arrow_format import ReadOptions, open_shuffle
 
-tiny, path, memory_bytes, subpartitions, ordered = sys.argv[1:]
+tiny, path, memory_bytes, ordered = sys.argv[1:]
 
 how = {"ordered": ordered == "True"}
 for batch in open_shuffle(tiny).read(**how):
@@ -31,7 +31,7 @@ for batch in open_shuffle(tiny).read(**how):
 options = ReadOptions(memory_bytes=int(memory_bytes))
 shuffle = open_shuffle(path, options=options)
 base = forget_peak()
-rows = sum(batch.num_rows for batch in shuffle.read(eval(subpartitions), **how))
+rows = sum(batch.num_rows for batch in shuffle.read(**how))
 print(rows, resident_bytes() - base)
 """
 
@@ -83,8 +83,9 @@ def tiny(tmp_path_factory):
     return path
 
 
-def peak(tiny, path, memory_bytes=ALLOWED, subpartitions="None", ordered=True):
-    return figures_of(READ, tiny, path, memory_bytes, subpartitions, ordered)
+def check(num_rows, tiny, path, memory_bytes=ALLOWED, ordered=True, allowed=None):
+    """Check the memory of a read of so many rows: what it is given, unless told."""
+    check_memory(num_rows, allowed or memory_bytes, READ, tiny, path, memory_bytes, ordered)
 
 
 @guarantee("reading memory")
@@ -97,9 +98,7 @@ def test_memory_keeps_to_the_option(tmp_path, tiny, case):
     shuffle = open_shuffle(path)
     assert sum(output.raw_bytes for output in shuffle.map_outputs) > 1.4 * ALLOWED
     for ordered, most in ((True, ALLOWED), (False, UNORDERED)):
-        rows, over_base = peak(tiny, path, ordered=ordered)
-        assert rows == count
-        assert over_base <= most, ordered
+        check(count, tiny, path, ordered=ordered, allowed=most)
 
 
 @guarantee("reading memory")
@@ -112,16 +111,14 @@ def test_memory_of_twenty_thousand_subpartitions_keeps_to_what_is_given(tmp_path
         options=WriteOptions(sync=False, codec_level=-5),
     )  # fmt: skip
     assert sum(output.raw_bytes for output in open_shuffle(tmp_path / "x").map_outputs) > allowed
-    rows, over_base = peak(tiny, tmp_path / "x", memory_bytes=allowed)
-    assert rows == 5_000_000
-    assert over_base <= allowed
+    check(5_000_000, tiny, tmp_path / "x", memory_bytes=allowed)
 
 
 @guarantee("reading memory")
 def test_memory_of_a_sorted_subpartition_that_does_not_fit(tmp_path, tiny):
     write_sorted(tmp_path / "x", in_one_subpartition(3_000_000), chunk_bytes=64 << 10)
     assert open_shuffle(tmp_path / "x").map_outputs[0].files[0].num_regions >= 3
-    assert peak(tiny, tmp_path / "x")[1] <= ALLOWED
+    check(3_000_000, tiny, tmp_path / "x")
 
 
 @exhaustive(but="codec")
@@ -131,9 +128,7 @@ def test_memory_of_a_sorted_subpartition_of_hundreds_of_regions(tmp_path, tiny, 
     write_sorted(tmp_path / "x", in_one_subpartition(4_000_000), codec=codec, **sizes)
     shuffle = open_shuffle(tmp_path / "x")
     assert sum(file.num_regions for file in shuffle.map_outputs[0].files) >= 300
-    rows, over_base = peak(tiny, tmp_path / "x")
-    assert rows == 4_000_000
-    assert over_base <= ALLOWED
+    check(4_000_000, tiny, tmp_path / "x")
 
 
 @exhaustive(but="codec")
@@ -146,9 +141,7 @@ def test_memory_of_a_sorted_subpartition_of_large_chunks(tmp_path, tiny, codec):
     for _ in range(16):
         rows = pa.record_batch({**columns, "k": random.permutation(num_rows)})
         write_sorted(tmp_path / "x", [rows], codec=codec, chunk_bytes=1_700 << 10)
-    rows, over_base = peak(tiny, tmp_path / "x")
-    assert rows == 16 * num_rows
-    assert over_base <= ALLOWED
+    check(16 * num_rows, tiny, tmp_path / "x")
 
 
 def test_more_memory_reads_more_at_once(tmp_path):

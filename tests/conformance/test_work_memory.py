@@ -7,7 +7,7 @@ import pytest
 from arrow_format import BroadcastPartitioner, WriteOptions, write_shuffle
 from tests.support.exhaustive import exhaustive
 from tests.support.guarantees import guarantee
-from tests.support.memory import figures_of
+from tests.support.memory import check_memory
 
 ALLOWED = 256 << 20
 SORTING = WriteOptions().sort_buffer_bytes
@@ -80,12 +80,6 @@ def written(tmp_path_factory):
     return write
 
 
-def peak(*arguments):
-    rows, over_base = figures_of(WORK, *arguments)
-    print(f"{over_base >> 20} MiB over base, {ALLOWED >> 20} allowed")
-    return rows, over_base
-
-
 @guarantee("reading memory")
 @exhaustive()
 @pytest.mark.parametrize("n", [1, 50])
@@ -93,9 +87,7 @@ def peak(*arguments):
 def test_memory_of_a_join_of_narrow_rows_with_distinct_keys(written, n, how):
     tiny = written("tiny", batches(0, num_rows=100), 2)
     paths = [written(f"{seed}-{n}", batches(seed), n) for seed in (1, 2)]
-    rows, over_base = peak(tiny, "join", how, *paths)
-    assert rows == NUM_ROWS
-    assert over_base <= ALLOWED
+    check_memory(NUM_ROWS, ALLOWED, WORK, tiny, "join", how, *paths)
 
 
 @guarantee("reading memory")
@@ -107,9 +99,7 @@ def test_memory_of_eight_shuffles_that_are_read_together(written, kind):
         "small": lambda: written("1-50", batches(1), 50),
         "broadcast": lambda: written("all", batches(1), 1, partitioner=BroadcastPartitioner()),
     }[kind]()
-    rows, over_base = peak(tiny, "map", "-", *[path] * 8)
-    assert rows == 8 * NUM_ROWS
-    assert over_base <= ALLOWED
+    check_memory(8 * NUM_ROWS, ALLOWED, WORK, tiny, "map", "-", *[path] * 8)
 
 
 @guarantee("reading memory")
@@ -118,9 +108,7 @@ def test_memory_of_eight_shuffles_that_are_read_together(written, kind):
 def test_memory_of_an_aggregation_of_distinct_keys(written, how):
     tiny = written("tiny text", batches(0, num_rows=100, text=True), 2)
     path = written("text", batches(1, text=True), 1)
-    rows, over_base = peak(tiny, "aggregate", how, path)
-    assert rows == NUM_ROWS
-    assert over_base <= ALLOWED
+    check_memory(NUM_ROWS, ALLOWED, WORK, tiny, "aggregate", how, path)
 
 
 IN_PROCESS = """
@@ -173,11 +161,9 @@ def test_memory_of_threads_in_one_process(written, what, workers):
     """All workers, and the results that a slow consumer has not taken; writing has its own."""
     tiny = written("tiny", batches(0, num_rows=100), 2)
     paths = [written(f"{seed}-4", batches(seed), 4) for seed in (1, 2)]
-    rows, over_base = figures_of(IN_PROCESS, tiny, what, workers, *paths)
     allowed = ALLOWED + (SORTING if what == "into" else 0)
-    print(f"{what} by {workers}: {over_base >> 20} MiB over base, {allowed >> 20} allowed")
-    assert rows == NUM_ROWS * (4 if what == "repeated" else 1)
-    assert over_base <= allowed
+    num_rows = NUM_ROWS * (4 if what == "repeated" else 1)
+    check_memory(num_rows, allowed, IN_PROCESS, tiny, what, workers, *paths)
 
 
 AGGREGATED = """
@@ -213,7 +199,4 @@ def test_memory_of_an_aggregation_of_texts_by_many_threads(written, workers, meb
     path = written("texts", with_texts(1, 1_000_000), 16)
     memory_bytes = mebibytes << 20
     arguments = [tiny, path, workers, memory_bytes, *functions]
-    rows, over_base = figures_of(AGGREGATED, *arguments)
-    print(f"{functions} by {workers}: {over_base >> 20} MiB over base, {mebibytes} allowed")
-    assert rows == 1_000_000
-    assert over_base <= memory_bytes
+    check_memory(1_000_000, memory_bytes, AGGREGATED, *arguments)

@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from arrow_format import BufferOutput, LatencyMarker, Watermark, WatermarkStatus
@@ -203,7 +203,6 @@ class Run:
 @guarantee("buffered output")
 @pytest.mark.parametrize("max_buffered_bytes", [64 << 20, LEAST_MEMORY], ids=["held", "spilled"])
 @given(run=runs())
-@settings(deadline=None)
 def test_an_output_does_what_the_rules_say(run, max_buffered_bytes):
     types, has_time, steps = run
     both = Run(types, has_time, memory_buffer_only=False, max_buffered_bytes=max_buffered_bytes)
@@ -215,7 +214,6 @@ def test_an_output_does_what_the_rules_say(run, max_buffered_bytes):
 
 @guarantee("memory buffer only")
 @given(runs())
-@settings(deadline=None)
 def test_an_output_in_memory_only_loses_and_doubles_nothing(run):
     types, _, steps = run
     clock, downstream = Clock(), RecordedOutput()

@@ -84,6 +84,4 @@ class ChangesMachine(LogMachine):
 
 
 TestChangesMachine = ChangesMachine.TestCase
-TestChangesMachine.settings = settings(
-    max_examples=times(6, 60), stateful_step_count=12, deadline=None
-)
+TestChangesMachine.settings = settings(max_examples=times(6, 60), stateful_step_count=12)

@@ -20,10 +20,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from arrow_format import (
     HashPartitioner,
-    MergePolicy,
     delete_rows,
     drop_columns,
-    merge_shuffle,
     open_shuffle,
     rename_columns,
     rollback_shuffle,
@@ -36,6 +34,7 @@ from arrow_format.options import WriteOptions
 from tests.support import small_shuffles
 from tests.support.exhaustive import times
 from tests.support.guarantees import guarantee
+from tests.support.merges import merge_by
 
 N = 3
 KEY = 0
@@ -157,12 +156,7 @@ class ColumnsMachine(RuleBasedStateMachine):
 
     @rule(how=st.sampled_from(["never", "always", "subpartition"]))
     def merge(self, how):
-        if how == "subpartition":
-            report = merge_shuffle(self.path, by=how, options=OPTIONS)
-        else:
-            report = merge_shuffle(
-                self.path, policy=MergePolicy(rewrite=how), options=OPTIONS, by="map_output"
-            )
+        report = merge_by(self.path, how, OPTIONS)
         if report.version not in self.versions:
             self.versions[report.version] = self.newest
 
@@ -204,6 +198,4 @@ class ColumnsMachine(RuleBasedStateMachine):
 
 
 TestColumnsMachine = ColumnsMachine.TestCase
-TestColumnsMachine.settings = settings(
-    max_examples=times(4, 60), stateful_step_count=15, deadline=None
-)
+TestColumnsMachine.settings = settings(max_examples=times(4, 60), stateful_step_count=15)

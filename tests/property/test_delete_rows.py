@@ -14,23 +14,23 @@ from hypothesis import strategies as st
 from arrow_format import (
     CommitConflictError,
     HashPartitioner,
-    MergePolicy,
     RangePartitioner,
     WriteOptions,
     collect_garbage,
     delete_rows,
     erasure_status,
-    merge_shuffle,
     open_shuffle,
 )
 from arrow_format.jobs.commit import commit_job
-from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.jobs.job import run_map_task
 from arrow_format.jobs.merge_work import MapOutputMerges, SubpartitionMerge
 from arrow_format.jobs.target import open_target
 from arrow_format.model import BROADCAST
 from tests.support.exhaustive import examples
 from tests.support.foreign_writer import check_but_for_broadcasts, written_by
 from tests.support.guarantees import guarantee
+from tests.support.merges import merge_by
+from tests.support.small_shuffles import begin
 
 KEYS = {
     pa.int64(): st.none() | st.integers(-3, 8),
@@ -105,7 +105,7 @@ def frames(shuffle, names):
 
 @guarantee("deleted rows")
 @guarantee("masked rows")
-@settings(max_examples=examples(15, 200), deadline=None)
+@settings(max_examples=examples(15, 200))
 @given(
     programs(),
     st.sampled_from(["none", "zstd"]),
@@ -128,9 +128,8 @@ def test_deletions_are_those_of_pandas(program, codec, sort_by, kind):
     }[kind]
     count = 0
 
-    def table_of(keys):
-        columns = [pa.array([key[i] for key in keys], type_) for i, type_ in enumerate(types)]
-        return pa.table(columns, names)
+    def columns_of(keys):
+        return [pa.array([key[i] for key in keys], type_) for i, type_ in enumerate(types)]
 
     def left_of(before, keys):
         columns = {
@@ -144,27 +143,21 @@ def test_deletions_are_those_of_pandas(program, codec, sort_by, kind):
             before = frames(open_shuffle(path), names) if count else []
             if what == "append":
                 count += 1
-                job = begin_job(
-                    path, schema, num_subpartitions=3, partitioner=partitioner, options=options,
-                    sort_by=sort_by,
-                )  # fmt: skip
+                job = begin(path, schema, 3, partitioner, options, sort_by=sort_by)
                 if kind == "some for all":
                     job = written_by(job, some_for_all)
                 open_target(job, "append")
                 statuses = []
                 for task, keys in enumerate(argument):
                     v = np.arange(len(keys)) + 1_000 * count + 100 * task
-                    columns = [
-                        pa.array([key[i] for key in keys], type_) for i, type_ in enumerate(types)
-                    ]
-                    batch = pa.RecordBatch.from_arrays([*columns, v, v * 7 % 5], schema=schema)
+                    columns = [*columns_of(keys), v, v * 7 % 5]
+                    batch = pa.RecordBatch.from_arrays(columns, schema=schema)
                     parts = [batch.slice(i, 7) for i in range(0, len(keys), 7)]
                     statuses.append(run_map_task(job, task, 0, parts))
                 commit_job(job, statuses, mode="append")
             elif what == "merge":
                 how, masked = argument
-                by = {"by": how} if how == "subpartition" else {"policy": MergePolicy(rewrite=how)}
-                keys_meanwhile = table_of(masked)
+                keys_meanwhile = pa.table(columns_of(masked), names)
 
                 done = []
 
@@ -175,12 +168,15 @@ def test_deletions_are_those_of_pandas(program, codec, sort_by, kind):
 
                 with after_its_writes(mask), contextlib.suppress(CommitConflictError):
                     # Where rows in order were joined, it is not known which these are.
-                    merge_shuffle(path, options=options, **{"by": "map_output", **by})
+                    merge_by(path, how, options)
                 expected = left_of(before, masked if done else [])
                 assert all(map(pd.DataFrame.equals, expected, frames(open_shuffle(path), names)))
             else:
                 receipt = delete_rows(
-                    path, table_of(argument), erase=what == "delete", options=options
+                    path,
+                    pa.table(columns_of(argument), names),
+                    erase=what == "delete",
+                    options=options,
                 )
                 expected = left_of(before, argument)
                 shuffle = open_shuffle(path)

@@ -11,12 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arrow_format import (
-    MergePolicy,
     WriteOptions,
     collect_garbage,
     delete_rows,
     erasure_status,
-    merge_shuffle,
     open_shuffle,
     write_shuffle,
 )
@@ -25,6 +23,7 @@ from tests.support.customers import contents, without
 from tests.support.exhaustive import examples
 from tests.support.guarantees import guarantee
 from tests.support.held_bytes import held_bytes, held_chunks, raw_bytes
+from tests.support.merges import files_of, merge_by
 
 ERASED = -0x1122334455667788
 """The key to delete: the least of all, so that numbers are stored as what they are above it."""
@@ -76,7 +75,7 @@ steps = st.lists(
 
 
 @guarantee("erased bytes")
-@settings(max_examples=examples(25, 300), deadline=None)
+@settings(max_examples=examples(25, 300))
 @given(
     steps,
     st.sampled_from(["none", "zstd"]),
@@ -88,12 +87,9 @@ def test_no_file_holds_what_was_erased_and_other_chunks_are_copies(
     program, codec, sort_by, n, chunk_bytes
 ):
     options = WriteOptions(
-        sync=False,
-        codec=codec,
-        sort_buffer_bytes=1 << 16,
-        chunk_bytes=chunk_bytes,
+        sync=False, codec=codec, sort_buffer_bytes=1 << 16, chunk_bytes=chunk_bytes,
         statistics="all",
-    )
+    )  # fmt: skip
     start = 0
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "s"
@@ -107,8 +103,7 @@ def test_no_file_holds_what_was_erased_and_other_chunks_are_copies(
             elif what == "mask":
                 delete_rows(path, {"k": [how]}, erase=False, options=options)
             else:
-                by = {"by": how} if how == "subpartition" else {"policy": MergePolicy(rewrite=how)}
-                merge_shuffle(path, options=options, **{"by": "map_output", **by})
+                merge_by(path, how, options)
         before, version = contents(path), open_shuffle(path)
         masked = {how for what, how in program if what == "mask"}
         replaced = chunks_of(version)
@@ -133,11 +128,7 @@ def test_no_file_holds_what_was_erased_and_other_chunks_are_copies(
 
 def chunks_of(shuffle):
     root = Path(shuffle.path)
-    return [
-        held_chunks(root / (file.path + INDEX_SUFFIX))
-        for output in shuffle.map_outputs
-        for file in output.files
-    ]
+    return [held_chunks(root / (file.path + INDEX_SUFFIX)) for file in files_of(shuffle)]
 
 
 def held_keys(chunk):

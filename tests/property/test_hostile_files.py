@@ -74,7 +74,6 @@ from tests.support.small_shuffles import numbered, write_tasks
 
 FUZZ = settings(
     max_examples=EXAMPLES,
-    deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

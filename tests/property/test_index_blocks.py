@@ -3,6 +3,7 @@
 import pickle
 import tempfile
 from collections import Counter
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -88,6 +89,17 @@ def masked(path, written, data):
     return [row for row in written if row[1] not in keys]
 
 
+@contextmanager
+def of_any_blocks(data):
+    """Give a path, where blocks of an index, frames and gaps are small or as they are in use."""
+    with tempfile.TemporaryDirectory() as path, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(index_file, "BLOCK_BYTES", data.draw(BLOCKS))
+        patch.setattr(partitioned_file, "SMALL_BYTES", data.draw(SMALL))
+        patch.setattr(codec_zstd, "MIN_FRAME_BYTES", data.draw(FRAMES))
+        patch.setattr(PosixStorage, "gap_bytes", data.draw(GAPS))
+        yield path
+
+
 @settings(max_examples=examples(25, 400))
 @given(st.data())
 def test_rows_of_any_ranges_columns_and_filters(data):
@@ -98,11 +110,7 @@ def test_rows_of_any_ranges_columns_and_filters(data):
     ids = st.lists(one | st.just(BROADCAST) if may_be_for_all else one, max_size=60)
     tasks = data.draw(st.lists(ids, min_size=1, max_size=3))
     sort_by = data.draw(st.sampled_from([(), (("v", "descending"),)]))
-    with tempfile.TemporaryDirectory() as path, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(index_file, "BLOCK_BYTES", data.draw(BLOCKS))
-        patch.setattr(partitioned_file, "SMALL_BYTES", data.draw(SMALL))
-        patch.setattr(codec_zstd, "MIN_FRAME_BYTES", data.draw(FRAMES))
-        patch.setattr(PosixStorage, "gap_bytes", data.draw(GAPS))
+    with of_any_blocks(data) as path:
         commit(path, n, tasks, data.draw(OPTIONS), sort_by, partitioner)
         written = rows_of(n, tasks, partitioner)
         if isinstance(partitioner, HashPartitioner):
@@ -132,9 +140,7 @@ def test_rows_of_files_of_more_subpartitions_than_their_version(data):
     ids = st.lists(st.integers(0, of_files - 1), max_size=60)
     tasks = data.draw(st.lists(ids, min_size=1, max_size=3))
     sort_by = data.draw(st.sampled_from([(), (("v", "descending"),)]))
-    with tempfile.TemporaryDirectory() as path, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(index_file, "BLOCK_BYTES", data.draw(BLOCKS))
-        patch.setattr(partitioned_file, "SMALL_BYTES", data.draw(SMALL))
+    with of_any_blocks(data) as path:
         commit(path, of_files, tasks, data.draw(OPTIONS), sort_by, partitioner)
         written = rows_of(of_files, tasks, partitioner)
         if isinstance(partitioner, HashPartitioner):
@@ -227,9 +233,7 @@ def check(shuffle, written, data):
 @given(st.data())
 def test_damage_of_a_frame_is_seen_by_who_reads_its_columns_and_by_nobody_else(data):
     ids = data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=60))
-    with tempfile.TemporaryDirectory() as path, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(codec_zstd, "MIN_FRAME_BYTES", data.draw(FRAMES))
-        patch.setattr(PosixStorage, "gap_bytes", data.draw(GAPS))
+    with of_any_blocks(data) as path:
         options = WriteOptions(sync=False, sort_buffer_bytes=1 << 10, chunk_bytes=200)
         rows = numbered_batches(ids, 0)
         write_shuffle(rows, path, num_subpartitions=5, keys="p", options=options)

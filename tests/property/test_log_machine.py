@@ -160,4 +160,4 @@ class LogMachine(RuleBasedStateMachine):
 
 
 TestLogMachine = LogMachine.TestCase
-TestLogMachine.settings = settings(max_examples=times(5, 50), stateful_step_count=12, deadline=None)
+TestLogMachine.settings = settings(max_examples=times(5, 50), stateful_step_count=12)

@@ -307,6 +307,4 @@ class ResultsMachine(RuleBasedStateMachine):
 
 
 TestResultsMachine = ResultsMachine.TestCase
-TestResultsMachine.settings = settings(
-    max_examples=times(8, 100), stateful_step_count=15, deadline=None
-)
+TestResultsMachine.settings = settings(max_examples=times(8, 100), stateful_step_count=15)

@@ -14,14 +14,13 @@ from arrow_format import (
     merge_shuffle,
     open_shuffle,
     open_shuffle_changes,
-    write_shuffle,
 )
 from arrow_format.errors import SchemaError
 from arrow_format.keys.partitioner import RoundRobinPartitioner
 from arrow_format.options import WriteOptions
 from tests.support.exhaustive import examples
 from tests.support.guarantees import guarantee
-from tests.support.small_shuffles import files_below
+from tests.support.small_shuffles import files_below, write_rows
 from tests.support.tables import frozen
 
 N = 3
@@ -149,17 +148,10 @@ def test_every_version_is_what_arrow_makes_of_its_rows(data, sorted_by_w, by_key
             )
 
             def append(table=table, options=options):
-                return write_shuffle(
-                    table,
-                    directory,
-                    num_subpartitions=N,
-                    keys="k" if by_key else None,
-                    partitioner=None if by_key else RoundRobinPartitioner(),
-                    sort_by=["w"] if sorted_by_w else [],
-                    mode="append",
-                    for_spark=False,
-                    options=options,
-                )
+                by = {"keys": "k"} if by_key else {"partitioner": RoundRobinPartitioner()}
+                sort_by = ["w"] if sorted_by_w else []
+                how = {"mode": "append", "for_spark": False, "options": options}
+                return write_rows(directory, table, n=N, sort_by=sort_by, **by, **how)
 
             if schema is not None and not fits(schema, table, evolves=evolves):
                 before = files_below(Path(directory))

@@ -175,6 +175,4 @@ class StreamsMachine(RuleBasedStateMachine):
 
 
 TestStreamsMachine = StreamsMachine.TestCase
-TestStreamsMachine.settings = settings(
-    max_examples=times(8, 100), stateful_step_count=15, deadline=None
-)
+TestStreamsMachine.settings = settings(max_examples=times(8, 100), stateful_step_count=15)

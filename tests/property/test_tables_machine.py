@@ -211,9 +211,7 @@ class TableMachine(RuleBasedStateMachine):
 
 
 TestTableMachine = TableMachine.TestCase
-TestTableMachine.settings = settings(
-    max_examples=times(8, 60), stateful_step_count=25, deadline=None
-)
+TestTableMachine.settings = settings(max_examples=times(8, 60), stateful_step_count=25)
 
 
 def test_a_table_that_is_written_and_undone_many_times(tmp_path):

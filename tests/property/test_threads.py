@@ -66,7 +66,7 @@ def contents(job, rows, threads):
 
 
 @given(written())
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 def test_the_same_bytes_with_every_number_of_threads(write):
     rows, sort_by, options = write
     with tempfile.TemporaryDirectory() as path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import struct
 import threading
 from dataclasses import dataclass, field
@@ -44,6 +45,42 @@ class Asked:
     """With the query."""
     headers: Message
     content: bytes
+
+
+_OF_A_CONNECTION = {
+    "connection",
+    "content-length",
+    "date",
+    "keep-alive",
+    "server",
+    "transfer-encoding",
+}
+
+
+def connected(upstream: str, asked: Asked) -> http.client.HTTPConnection:
+    """Return a connection to a server to which the headers of a request were written."""
+    connection = http.client.HTTPConnection(upstream, timeout=60)
+    connection.putrequest(asked.method, asked.path, skip_host=True, skip_accept_encoding=True)
+    for name, value in asked.headers.items():  # the same Host, which was signed
+        if name.lower() != "connection":
+            connection.putheader(name, value)
+    return connection
+
+
+def forwarded(upstream: str, asked: Asked) -> Answer:
+    """Return what a server answers to a request."""
+    with contextlib.closing(connected(upstream, asked)) as connection:
+        connection.endheaders(asked.content or None)
+        answer = connection.getresponse()
+        content = answer.read()
+        headers = {
+            name: value
+            for name, value in answer.getheaders()
+            if name.lower() not in _OF_A_CONNECTION
+        }
+        if asked.method == "HEAD":
+            headers["Content-Length"] = answer.getheader("Content-Length") or "0"
+        return Answer(answer.status, content, headers)
 
 
 @contextlib.contextmanager

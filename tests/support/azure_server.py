@@ -11,14 +11,13 @@ import contextlib
 import datetime as dt
 import hashlib
 import hmac
-import urllib.request
 import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.store_server import StoreServer, free_port, installed, listening
+from tests.support.store_server import StoreServer, free_port, installed, listening, put
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,13 +56,9 @@ class AzureServer(StoreServer):
         )
         mac = hmac.new(base64.b64decode(SECRET), signed.encode(), hashlib.sha256)
         signature = base64.b64encode(mac.digest()).decode()
-        request = urllib.request.Request(
-            f"{self.url}/{name}?restype=container",
-            method="PUT",
-            headers=headers | {"Authorization": f"SharedKey {ACCOUNT}:{signature}"},
-        )
-        with urllib.request.urlopen(request, timeout=30):
-            return name
+        authorization = {"Authorization": f"SharedKey {ACCOUNT}:{signature}"}
+        put(f"{self.url}/{name}?restype=container", headers | authorization)
+        return name
 
 
 @contextlib.contextmanager

@@ -6,7 +6,6 @@ The store is moto's server behind a gate that asks for a token which has not end
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import time
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from tests.support.answering_server import Answer, answering, refusal
+from tests.support.answering_server import Answer, answering, forwarded, refusal
 from tests.support.s3_server import KEY_ID, SECRET
 
 if TYPE_CHECKING:
@@ -93,7 +92,7 @@ class ExpiringStore:
             self.refused += 1
             return refusal(400, "ExpiredToken", "The provided token has expired.")
         self.tokens.add(token)
-        return self._passed_on(asked)
+        return forwarded(urlsplit(self.server.url).netloc, asked)
 
     def _as_json(self, token: str) -> bytes:
         named = {
@@ -106,22 +105,6 @@ class ExpiringStore:
             "LastUpdated": _until(token),
         }
         return json.dumps(named).encode()
-
-    def _passed_on(self, asked: Asked) -> Answer:
-        connection = http.client.HTTPConnection(urlsplit(self.server.url).netloc, timeout=60)
-        with contextlib.closing(connection):
-            connection.putrequest(asked.method, asked.path, skip_host=True)
-            for name, value in asked.headers.items():
-                if name.lower() not in ("connection", "transfer-encoding"):
-                    connection.putheader(name, value)
-            connection.endheaders(asked.content or None)
-            answer = connection.getresponse()
-            content = answer.read()
-        kept = ("content-length", "content-range", "content-type", "etag", "last-modified")
-        headers = {name: value for name, value in answer.getheaders() if name.lower() in kept}
-        if asked.method != "HEAD":
-            headers = {name: v for name, v in headers.items() if name.lower() != "content-length"}
-        return Answer(answer.status, content, headers)
 
 
 def _until(token: str) -> str:

@@ -6,7 +6,6 @@ Or all above a rate, as a store does that is asked for one prefix too often.
 from __future__ import annotations
 
 import contextlib
-import http.client
 import re
 import threading
 import time
@@ -14,7 +13,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from tests.support.answering_server import Answer, answering, refusal
+from tests.support.answering_server import Answer, answering, connected, forwarded, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,15 +35,6 @@ never answered, and not carried out; or refused, and not carried out."""
 PREFIX = r"map_outputs/.."
 """What divides the requests of a shuffle that has a limit: S3 splits a prefix by how it goes on,
 after minutes of load, and here it has done so."""
-
-_OF_A_CONNECTION = {
-    "connection",
-    "content-length",
-    "date",
-    "keep-alive",
-    "server",
-    "transfer-encoding",
-}
 
 
 class FaultProxy:
@@ -103,7 +93,7 @@ class FaultProxy:
         if self._is_too_fast(asked):
             return refusal(503, REFUSALS["503"])
         if not self._is_broken(asked):
-            return _forwarded(self._upstream, asked)
+            return forwarded(self._upstream, asked)
         if self._fault.isdigit():
             return refusal(int(self._fault), REFUSALS.get(self._fault, "Refused"))
         if self._fault == "silent":
@@ -112,9 +102,9 @@ class FaultProxy:
         if self._fault == "cut" and asked.content:
             _send_half(self._upstream, asked)
             return None
-        given = _forwarded(self._upstream, asked)
+        given = forwarded(self._upstream, asked)
         if self._fault == "doubled":
-            return _forwarded(self._upstream, asked)
+            return forwarded(self._upstream, asked)
         if self._fault == "cut":
             headers = dict(given.headers) | {"Content-Length": str(len(given.content))}
             return Answer(given.status, given.content[: len(given.content) // 2], headers, cut=True)
@@ -136,31 +126,6 @@ def proxy_to(server: StoreServer) -> Iterator[FaultProxy]:
             proxy._is_over.set()
 
 
-def _connected(upstream: str, asked: Asked) -> http.client.HTTPConnection:
-    """Return a connection to the store to which the request's headers were written."""
-    connection = http.client.HTTPConnection(upstream, timeout=60)
-    connection.putrequest(asked.method, asked.path, skip_host=True, skip_accept_encoding=True)
-    for name, value in asked.headers.items():  # the same Host, which was signed
-        if name.lower() != "connection":
-            connection.putheader(name, value)
-    return connection
-
-
-def _forwarded(upstream: str, asked: Asked) -> Answer:
-    with contextlib.closing(_connected(upstream, asked)) as connection:
-        connection.endheaders(asked.content or None)
-        answer = connection.getresponse()
-        content = answer.read()
-        headers = {
-            name: value
-            for name, value in answer.getheaders()
-            if name.lower() not in _OF_A_CONNECTION
-        }
-        if asked.method == "HEAD":
-            headers["Content-Length"] = answer.getheader("Content-Length") or "0"
-        return Answer(answer.status, content, headers)
-
-
 def _send_half(upstream: str, asked: Asked) -> None:
-    with contextlib.closing(_connected(upstream, asked)) as connection:
+    with contextlib.closing(connected(upstream, asked)) as connection:
         connection.endheaders(asked.content[: len(asked.content) // 2])

@@ -17,14 +17,12 @@ import dataclasses
 import datetime as dt
 import hashlib
 import json
-import os
 import re
 import secrets
 import sys
 import tempfile
 import threading
 import time
-import urllib.request
 import uuid
 from dataclasses import dataclass
 from email.utils import format_datetime
@@ -36,7 +34,7 @@ from xml.sax.saxutils import escape
 
 import pytest
 
-from tests.support.store_server import StoreServer, free_port, listening
+from tests.support.store_server import StoreServer, end_with_input, free_port, listening, put
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -323,8 +321,7 @@ def main() -> None:
     parser.add_argument("--until-eof", action="store_true")
     given = parser.parse_args()
     if given.until_eof:
-        # Whoever started it may be killed: then its end of the pipe is closed.
-        threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
+        end_with_input()
     given.state.mkdir(parents=True, exist_ok=True)
     _Server(given.port, given.state, given.page).serve_forever()
 
@@ -345,11 +342,8 @@ class GcsServer(StoreServer):
 
     def new_bucket(self, kind: str = "bucket") -> str:
         name = f"{kind}-{uuid.uuid4().hex[:12]}"
-        request = urllib.request.Request(
-            f"{self.url}/{name}", method="PUT", headers={"Authorization": f"Bearer {TOKEN}"}
-        )
-        with urllib.request.urlopen(request, timeout=30):
-            return name
+        put(f"{self.url}/{name}", {"Authorization": f"Bearer {TOKEN}"})
+        return name
 
 
 @contextlib.contextmanager

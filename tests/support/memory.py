@@ -68,6 +68,13 @@ def figures_of(program: str, *arguments: object, **environment: str) -> list[int
     return [int(figure) for figure in text.split()]
 
 
+def check_memory(num_rows: int, allowed: int, program: str, *arguments: object) -> None:
+    """Run a program that prints its rows, and the bytes it took at most: not more than allowed."""
+    rows, over_base = figures_of(program, *arguments)
+    assert rows == num_rows
+    assert over_base <= allowed, f"{over_base >> 20} MiB over base, {allowed >> 20} allowed"
+
+
 def _run(program: str, arguments: list[str], sending: Connection) -> None:
     sys.argv[1:] = arguments
     os.chdir(PROJECT)

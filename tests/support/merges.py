@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pytest
 
-from arrow_format import (
-    MergePolicy,
-    WriteOptions,
-)
+from arrow_format import MergePolicy, WriteOptions, merge_shuffle
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.model import BROADCAST
 from arrow_format.read.subpartition_reader import SortMergeSubpartitionReader
@@ -26,10 +23,12 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from arrow_format import ShuffleReceipt
+    from arrow_format import MergeReport, ShuffleReceipt
     from arrow_format.model import PartitionedFile
+    from arrow_format.options import RewriteChoice
     from arrow_format.read.partitioned_file import PartitionedFileReader
     from arrow_format.read.shuffle import Shuffle
+    from arrow_format.storage.open import Place
 
 N = 6
 TINY = WriteOptions(sync=False, sort_buffer_bytes=4_096, chunk_bytes=300, statistics="all")
@@ -76,6 +75,16 @@ def append_version(
 def numbered_batches(ids: list[int], start: int, rows: int = 10) -> list[pa.RecordBatch]:
     """Return numbered rows of these subpartitions, a few in each batch."""
     return [numbered(ids[i : i + rows], start + i) for i in range(0, len(ids), rows)]
+
+
+def merge_by(
+    path: Place, how: RewriteChoice | Literal["subpartition"], options: WriteOptions
+) -> MergeReport:
+    """Merge by map output with a policy that rewrites so, or by subpartition."""
+    if how == "subpartition":
+        return merge_shuffle(path, by=how, options=options)
+    policy = MergePolicy(rewrite=how)
+    return merge_shuffle(path, by="map_output", policy=policy, options=options)
 
 
 def contents(shuffle: Shuffle) -> list[pa.Table]:

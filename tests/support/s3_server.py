@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import sys
 import threading
 import time
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.store_server import StoreServer, free_port, listening
+from tests.support.store_server import StoreServer, end_with_input, free_port, listening
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -139,8 +138,7 @@ def _answered(
 def main(port: int) -> None:
     """Serve until killed."""
     if "--until-eof" in sys.argv:
-        # Whoever started it may be killed: then its end of the pipe is closed.
-        threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
+        end_with_input()
     from moto.moto_server.werkzeug_app import create_backend_app
     from moto.s3.models import FakeKey
     from werkzeug.serving import WSGIRequestHandler, run_simple

@@ -17,6 +17,8 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
+import threading
 import time
 import urllib.request
 from abc import ABC, abstractmethod
@@ -115,6 +117,18 @@ def no_metadata() -> Iterator[None]:
         for name, value in NO_METADATA.items():
             patch.setenv(name, value)
         yield
+
+
+def put(url: str, headers: Mapping[str, str]) -> None:
+    """Put an empty object, or what a store makes of such a request."""
+    request = urllib.request.Request(url, method="PUT", headers=dict(headers))
+    with urllib.request.urlopen(request, timeout=30):
+        pass
+
+
+def end_with_input() -> None:
+    """End this process with its standard input: whoever started it may be killed."""
+    threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
 
 
 def free_ports(count: int) -> list[int]:
