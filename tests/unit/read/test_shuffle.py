@@ -27,6 +27,7 @@ from arrow_format.log.totals import encode_totals
 from arrow_format.options import WriteOptions
 from arrow_format.storage import local
 from tests.support.hostile import forged_frame
+from tests.support.open_files import open_files
 from tests.support.own_partitioner import OwnPartitioner
 from tests.support.small_shuffles import SCHEMA, flip, numbered, shuffle_of, write_tasks
 
@@ -251,7 +252,7 @@ def test_a_group_that_is_larger_than_the_average_says_is_read_one_by_one(path):
 
 
 def test_reading_is_repeatable_and_leaves_nothing_open(shuffle):
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    before = open_files()
     first = shuffle.read().read_all().to_pylist()
     gc.collect()  # what the writing left, which Python may collect at any moment
     memory = pa.total_allocated_bytes()  # with the indexes, which stay
@@ -260,7 +261,7 @@ def test_reading_is_repeatable_and_leaves_nothing_open(shuffle):
     reader.read_next_batch()
     reader.close()
     del reader
-    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+    assert open_files() == before
     assert pa.total_allocated_bytes() == memory
 
 

@@ -1,11 +1,10 @@
 """What a consumption delivers, and what counts as consumed."""
 
 import pickle
-from datetime import timedelta
 
 import pytest
 
-from arrow_format import MergePolicy, collect_garbage, merge_shuffle
+from arrow_format import MergePolicy, merge_shuffle
 from arrow_format.errors import (
     ClosedError,
     CorruptShuffleError,
@@ -19,7 +18,7 @@ from arrow_shuffle import consume
 from tests.support.consumers import ConsumerRegistry
 from tests.support.guarantees import guarantee
 from tests.support.results import PIPELINED, numbers, rows, take, write
-from tests.support.small_shuffles import flip
+from tests.support.small_shuffles import collect, flip
 
 # Consumption
 
@@ -79,7 +78,7 @@ def test_a_blocking_persistent_result_is_consumed_any_number_of_times(path):
     write(path, 1)
     write(path, 2)
     assert [take(path, name) for name in ("a", "a", "b")] == [[1, 2]] * 3
-    collect_garbage(path, retention=timedelta(0))
+    collect(path)
     assert take(path, "a") == [1, 2]
 
 
@@ -105,7 +104,7 @@ def test_a_merge_hides_nothing_and_brings_nothing(path):
     take(path, "a")
     write(path, 2)
     merge_shuffle(path, by="map_output")
-    collect_garbage(path, retention=timedelta(0))
+    collect(path)
     assert take(path, "a") == [2]
     merge_shuffle(path, by="map_output")
     with pytest.raises(RequestTimeoutError):

@@ -20,6 +20,7 @@ from arrow_format.streaming.latest_in_memory import LatestRows, latest_in_passes
 from arrow_format.streaming.latest_spilling import LatestPerKey
 from tests.support.exhaustive import times
 from tests.support.guarantees import guarantee
+from tests.support.open_files import open_files
 from tests.support.small_shuffles import flip
 
 MEMORY = 1 << 20
@@ -224,10 +225,6 @@ def spilling(directory):
         put(latest, batch)
     assert len(list(directory.iterdir())) == 1
     return latest
-
-
-def open_files():
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 @pytest.mark.slow

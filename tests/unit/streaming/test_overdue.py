@@ -20,7 +20,7 @@ from arrow_shuffle import consume
 from connector.cli.main import main
 from tests.support.guarantees import guarantee
 from tests.support.logs import put
-from tests.support.small_shuffles import files_below
+from tests.support.small_shuffles import collect, files_below
 
 HOUR, MOMENT = timedelta(hours=1), timedelta(milliseconds=1)
 LONG = timedelta(days=1)
@@ -131,7 +131,7 @@ def test_a_collection_that_cannot_flush_collects_and_says_so(path):
     (output,) = log.record(log.newest_version()).map_outputs
     (path / output.files[0].data_path).write_bytes(b"damaged")
     with pytest.raises(CorruptShuffleError):
-        collect_garbage(path, retention=timedelta(0))
+        collect(path)
     assert CommitLog(open_storage(path)).view().oldest == 2, "it was collected all the same"
     assert state(path).numbers
 

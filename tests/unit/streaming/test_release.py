@@ -28,7 +28,7 @@ from arrow_shuffle import consume
 from tests.support.consumers import ConsumerRegistry
 from tests.support.guarantees import guarantee
 from tests.support.results import TYPES, child, numbers, rows, take, write
-from tests.support.small_shuffles import files_below
+from tests.support.small_shuffles import collect, files_below
 
 # Release
 
@@ -63,7 +63,7 @@ def test_a_blocking_result_that_was_merged_goes_all_the_same(path, expires):
     for policy in (MergePolicy(rewrite="always", max_fan_in=2), everything):
         assert merge_shuffle(path, policy=policy, by="map_output").version is not None
     if expires:
-        collect_garbage(path, retention=timedelta(0))
+        collect(path)
     assert rows(open_shuffle(path)) == [0, 1, 2, 3], "somebody has it still before them"
     states = {state.name: state.unconsumed_versions for state in list_consumers(path)}
     assert states["early"] == 0
@@ -80,7 +80,7 @@ def test_a_blocking_result_that_is_merged_while_it_is_consumed_goes_all_the_same
     with consume(path, consumer="a") as consumption:
         assert rows(consumption.shuffle) == [1, 2]
         merge_shuffle(path, by="map_output")
-        collect_garbage(path, retention=timedelta(0))
+        collect(path)
     with pytest.raises(ResultReleasedError):
         open_shuffle(path)
 
@@ -156,13 +156,13 @@ def test_gc_releases_what_all_have_consumed_and_keeps_what_is_before_the_slowest
     assert rows(open_shuffle(path)) == [3, 4, 5, 6]
     write(path, 7)
     # However short the retention, what a consumer has before it stays, version by version.
-    collect_garbage(path, retention=timedelta(0))
+    collect(path)
     assert take(path, "fast") == [7]
     with consume(path, consumer="slow") as consumption:
         assert rows(consumption.shuffle) == [3, 4, 5, 6, 7]
         assert len({output.job_id for output in consumption.shuffle.map_outputs}) == 5
-    collect_garbage(path, retention=timedelta(0))
-    collect_garbage(path, retention=timedelta(0))
+    collect(path)
+    collect(path)
     assert rows(open_shuffle(path)) == []
     assert not [name for name in files_below(path) if name.startswith("map_outputs")]
     write(path, 8)
@@ -177,7 +177,7 @@ def test_consumers_hold_versions_back_of_pipelined_results_alone(tmp_path, kind)
     write(tmp_path, 1, result_type=kind)
     write(tmp_path, 2)
     ConsumerRegistry(open_storage(tmp_path)).register("a", 0)
-    report = collect_garbage(tmp_path, retention=timedelta(0))
+    report = collect(tmp_path)
     assert report.oldest_version == (1 if kind.is_pipelined else 2)
     release_shuffle(tmp_path)
     report = collect_garbage(tmp_path)

@@ -15,9 +15,6 @@ from arrow_format.errors import (
     ShuffleNotFoundError,
 )
 from arrow_format.jobs.cleanup import abort_after
-from arrow_format.jobs.job import begin_job
-from arrow_format.jobs.target import open_target
-from arrow_format.keys.partitioner import HashPartitioner
 from arrow_format.log.consumers import consumer_directory
 from arrow_format.storage.open import open_storage
 from arrow_format.streaming.consumption import Consumer
@@ -27,16 +24,12 @@ from tests.support.consumers import ConsumerRegistry
 from tests.support.guarantees import guarantee
 from tests.support.logs import fence, put
 from tests.support.results import N, elsewhere, take, write
-from tests.support.small_shuffles import files_below
+from tests.support.small_shuffles import begun_with, files_below
 
 
 def begin_write(path):
     """The job of a producer that is at work."""
-    job = begin_job(
-        path, pa.schema([("k", pa.int64())]), num_subpartitions=N, partitioner=HashPartitioner("k")
-    )
-    open_target(job, "append")
-    return job
+    return begun_with(path, pa.table({"k": pa.array([], pa.int64())}), n=N)[0]
 
 
 # Requests

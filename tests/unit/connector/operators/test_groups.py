@@ -12,14 +12,12 @@ from pyspark.sql.types import LongType, StringType, StructType
 from arrow_format.arrays.batches import BATCH_BYTES
 from arrow_format.errors import MissingPackageError, OptionError, SchemaError
 from arrow_format.jobs.commit import commit_job
-from arrow_format.jobs.job import begin_job, run_map_task
-from arrow_format.keys.partitioner import HashPartitioner
 from arrow_shuffle import open_shuffle
 from connector.operators import frame_calls
 from connector.spark_version import SPARK
 from tests.support.operations import made, written
 from tests.support.session_in_process import SessionInProcess, Settings
-from tests.support.small_shuffles import FAST
+from tests.support.small_shuffles import begun_with
 
 SESSION = SessionInProcess()
 SCHEMA = pa.schema([("k", pa.int64()), ("n", pa.int64())])
@@ -354,11 +352,8 @@ def test_what_compares_a_collated_column_is_refused(tmp_path):
     """Spark says that texts are equal whose bytes are not."""
     collated = StructType().add("k", LongType()).add("s", StringType("UTF8_LCASE"))
     rows = pa.table({"k": [1, 1], "s": ["b", "A"]})
-    job = begin_job(
-        tmp_path, rows.schema, partitioner=HashPartitioner("k"), num_subpartitions=1,
-        options=FAST, spark_schema=collated.json(),
-    )  # fmt: skip
-    commit_job(job, [run_map_task(job, 0, 0, rows.to_batches())])
+    job, statuses = begun_with(tmp_path, rows, n=1, spark_schema=collated.json())
+    commit_job(job, statuses)
     shuffle = open_shuffle(tmp_path)
     for order in (["s"], [("s", "descending")]):
         with pytest.raises(SchemaError, match=r"sort_by: column 's' has the collation UTF8_LCASE"):

@@ -9,12 +9,10 @@ from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 from arrow_format import open_shuffle, rename_columns, rollback_shuffle, write_shuffle
 from arrow_format.errors import SchemaError
 from arrow_format.jobs.commit import commit_job
-from arrow_format.jobs.job import begin_job, run_map_task
-from arrow_format.keys.partitioner import HashPartitioner
 from connector import ArrowShuffleDataSource
 from connector.source.reader import ShuffleSourceReader, spark_schema
 from tests.support.guarantees import guarantee
-from tests.support.small_shuffles import FAST, write_rows
+from tests.support.small_shuffles import FAST, begun_with, write_rows
 from tests.unit.connector.test_spark_types import PointUDT
 
 K = StructType([StructField("k", LongType())])
@@ -31,15 +29,8 @@ def path(tmp_path, request):
     if request.param == "no metadata":
         broken = pa.field("t", pa.int64(), metadata={"SPARK::metadata::json": "{"})
         table = TABLE.cast(pa.schema([TABLE.schema.field("k"), broken]))
-    job = begin_job(
-        tmp_path / "s",
-        table.schema,
-        num_subpartitions=2,
-        partitioner=HashPartitioner("k"),
-        options=FAST,
-        spark_schema=spark,
-    )
-    commit_job(job, [run_map_task(job, 0, 0, table.to_batches())])
+    job, statuses = begun_with(tmp_path / "s", table, spark_schema=spark)
+    commit_job(job, statuses)
     return tmp_path / "s"
 
 

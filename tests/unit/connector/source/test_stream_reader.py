@@ -4,7 +4,6 @@ import json
 import pickle
 import shutil
 from dataclasses import replace
-from datetime import timedelta
 from functools import partial
 
 import pyarrow as pa
@@ -48,7 +47,7 @@ from tests.support.consumers import ConsumerRegistry
 from tests.support.guarantees import guarantee
 from tests.support.logs import add, fence, log_of, put
 from tests.support.recording_storage import RecordingStorage
-from tests.support.small_shuffles import FAST, numbered, write_rows, write_tasks
+from tests.support.small_shuffles import FAST, collect, numbered, write_rows, write_tasks
 
 N = 5
 SCHEMA = StructType().add("v", LongType())
@@ -319,7 +318,7 @@ def test_what_expired_unread_is_an_error(path):
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadMaxFiles(2))
     planned = reader.partitions(start, end)
-    collect_garbage(path, retention=timedelta(0))
+    collect(path)
     for limit in (ALL, ReadMaxFiles(2)):
         with pytest.raises(ShuffleNotFoundError, match="versions 3 to 4 have expired"):
             reader.latestOffset(end, limit)
@@ -327,7 +326,7 @@ def test_what_expired_unread_is_an_error(path):
     assert sum(batch.num_rows for part in planned for batch in reader.read(part)) == 2 * N
     assert run(reader)[0] == [[0, 10, 20, 30, 40]], "the oldest that is there is one step"
     add(path, 60, mode="overwrite")
-    collect_garbage(path, retention=timedelta(0))
+    collect(path)
     with pytest.raises(ShuffleNotFoundError, match="version 2 has expired"):
         [*reader.read(planned[0])]
 
@@ -337,7 +336,7 @@ def test_who_has_read_what_was_merged_misses_nothing_when_the_merges_expire(path
     _, end = run(reader_of(path))
     for policy in (MergePolicy(rewrite="never"), MergePolicy(rewrite="always")):
         assert merge_shuffle(path, policy=policy, by="map_output").version is not None
-    collect_garbage(path, retention=timedelta(0))
+    collect(path)
     assert run(reader_of(path), end) == ([], end)
     add(path, 60)
     assert run(reader_of(path), end)[0] == [[60]]
@@ -471,7 +470,7 @@ def test_a_blocking_result_is_consumed_from_its_beginning(tmp_path, start):
     with pytest.raises(OptionError, match="startingVersion with a consumer of a BLOCKING result"):
         reader.initialOffset()
     reader.stop()
-    collect_garbage(tmp_path, retention=timedelta(0))
+    collect(tmp_path)
     assert not ConsumerRegistry(open_storage(tmp_path)).records()
     assert open_shuffle(tmp_path).num_rows == 2
     assert reader_of(tmp_path, startingVersion=start).initialOffset()["version"] > 0
@@ -610,7 +609,7 @@ def test_a_new_checkpoint_does_not_make_a_consumer_new(path, consumed, start):
 def test_one_that_has_consumed_nothing_begins_with_an_overwrite(path):
     consumed_up_to(path, 0)
     add(path, 60, mode="overwrite")
-    collect_garbage(path, retention=timedelta(0))
+    collect(path)
     assert first_batch(path) == [60]
 
 
@@ -626,7 +625,7 @@ def test_an_overwrite_is_noticed_also_where_the_version_that_was_consumed_has_ex
     consumed_up_to(path, 5)
     merge_shuffle(path, options=FAST, by="map_output")
     add(path, 60, mode="overwrite")
-    collect_garbage(path, retention=timedelta(0))
+    collect(path)
     assert log_of(path).view().oldest == 7
     with pytest.raises(ShuffleOverwrittenError, match=r"version 7 overwrote"):
         first_batch(path)
@@ -643,7 +642,7 @@ def test_a_batch_does_not_end_at_a_version_of_which_all_was_released(tmp_path):
     other.commit(end)
     other.stop()
     put(path, [(2, 2)], result_type="PIPELINED")
-    collect_garbage(path, retention=timedelta(0))
+    collect(path)
     reader = reader_of(path, consumer="a", maxVersionsPerTrigger=1)
     start = reader.initialOffset()
     limit = reader.getDefaultReadLimit()
@@ -652,6 +651,6 @@ def test_a_batch_does_not_end_at_a_version_of_which_all_was_released(tmp_path):
     end = reader.latestOffset(start, limit)
     assert end["version"] == version
     for _ in range(3):
-        collect_garbage(path, retention=timedelta(0))
+        collect(path)
     assert [part.shuffle.version for part in reader.partitions(start, end)] == [version]
     reader.stop()

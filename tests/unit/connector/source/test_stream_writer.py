@@ -5,13 +5,12 @@ Spark plans a batch with one writer, whose copies write in the tasks, and makes 
 
 import pickle
 from contextlib import contextmanager
-from datetime import timedelta
 
 import pytest
 from pyspark import TaskContext
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
-from arrow_format import collect_garbage, flush_pending, merge_shuffle, open_shuffle
+from arrow_format import flush_pending, merge_shuffle, open_shuffle
 from arrow_format.errors import (
     CommitConflictError,
     OptionError,
@@ -24,7 +23,7 @@ from arrow_format.model import Transaction
 from connector.source.stream_writer import BATCH_ID, QUERY_ID, ShuffleStreamWriter
 from tests.support.guarantees import guarantee
 from tests.support.logs import add, log_of
-from tests.support.small_shuffles import FAST, files_below, numbered
+from tests.support.small_shuffles import FAST, collect, files_below, numbered, sorted_values
 
 N = 5
 SCHEMA = StructType().add("p", IntegerType()).add("v", LongType()).add("s", StringType())
@@ -66,14 +65,10 @@ def run(path, batch, start, *, overwrite=False, options=NEW, **how):
     writer_of(path, overwrite=overwrite, **options).commit(messages, batch)
 
 
-def values(path):
-    return sorted(open_shuffle(path).read().read_all()["v"].to_pylist())
-
-
 def test_batches_are_versions(tmp_path):
     for batch in range(3):
         run(tmp_path, batch, 10 * batch)
-    assert values(tmp_path) == [*range(30)]
+    assert sorted_values(tmp_path) == [*range(30)]
     entries = [log_of(tmp_path).entry(version) for version in range(1, 4)]
     assert [entry.transaction for entry in entries] == [Transaction("a-query", i) for i in range(3)]
     assert len({entry.job_id for entry in entries}) == 3
@@ -86,7 +81,7 @@ def test_two_runs_of_a_batch_at_once_are_one_version(tmp_path):
     messages = [write(writer, 1, 10) for writer in both]
     for message in messages:
         writer_of(tmp_path).commit(message, 1)
-    assert values(tmp_path) == [*range(20)]
+    assert sorted_values(tmp_path) == [*range(20)]
     jobs = open_shuffle(tmp_path).map_outputs.job_ids
     assert {path.name for path in (tmp_path / "map_outputs").iterdir()} == jobs, "of three that ran"
 
@@ -95,21 +90,21 @@ def test_a_batch_whose_version_has_expired_is_not_added_again(tmp_path):
     run(tmp_path, 3, 0)
     for start in (50, 60):
         add(tmp_path, start, mode="overwrite")
-        collect_garbage(tmp_path, retention=timedelta(0))
+        collect(tmp_path)
     before = files_below(tmp_path)
     run(tmp_path, 3, 0)
     assert files_below(tmp_path) == before
     with pytest.raises(CommitConflictError, match=r"number 2 .* is not in the log, and 3"):
         run(tmp_path, 2, 0)
     run(tmp_path, 4, 10)
-    assert values(tmp_path) == [*range(10, 20), *range(60, 65)]
+    assert sorted_values(tmp_path) == [*range(10, 20), *range(60, 65)]
 
 
 def test_one_writer_for_several_batches_is_a_job_for_each(tmp_path):
     writer = writer_of(tmp_path)
     for batch in range(2):
         writer.commit(write(writer, batch, 10 * batch), batch)
-    assert values(tmp_path) == [*range(20)]
+    assert sorted_values(tmp_path) == [*range(20)]
 
 
 class TestAbort:
@@ -121,7 +116,7 @@ class TestAbort:
         with pytest.raises(CommitConflictError, match="was aborted"):
             writer_of(path).commit(messages, 0)
         run(path, 0, 10)
-        assert values(path) == [*range(10, 20)]
+        assert sorted_values(path) == [*range(10, 20)]
 
     def test_it_does_so_when_the_first_task_failed(self, path):
         messages = write(writer_of(path), 0, 0)
@@ -156,18 +151,18 @@ class TestEmpty:
         for batch, count, version in ((0, 0, 0), (1, 5, 1), (2, 0, 2), (3, 0, 2)):
             run(tmp_path, batch, 0, count=count, overwrite=True)
             assert log_of(tmp_path).newest_version() == version
-        assert values(tmp_path) == []
+        assert sorted_values(tmp_path) == []
 
     def test_so_it_does_of_one_that_is_pending(self, tmp_path):
         for batch, count in ((0, 5), (1, 0)):
             run(tmp_path, batch, 0, count=count, overwrite=True, options=HELD)
         flush_pending(tmp_path, options=FAST)
-        assert values(tmp_path) == []
+        assert sorted_values(tmp_path) == []
 
     def test_and_where_an_empty_one_is_pending_from_a_run_with_an_interval(self, tmp_path):
         for batch, count, options in ((0, 5, PLAIN), (1, 0, HELD), (2, 0, PLAIN)):
             run(tmp_path, batch, 0, count=count, overwrite=True, options=options)
-        assert values(tmp_path) == []
+        assert sorted_values(tmp_path) == []
         assert flush_pending(tmp_path, options=FAST) is None
 
     def test_no_rows_are_nothing_pending_where_none_are(self, tmp_path):
@@ -192,7 +187,7 @@ def test_what_is_overdue_is_flushed_before_a_batch_runs(tmp_path, caplog):
     writer("1h")
     assert log_of(tmp_path).view().state.version == 0, "not yet"
     planned = writer("1ms")
-    assert sorted(values(tmp_path)) == [15, 16, 17, 18, 19], "the latest row of each key"
+    assert sorted_values(tmp_path) == [15, 16, 17, 18, 19], "the latest row of each key"
     planned.commit(write(planned, 2, 20), 2)
     assert log_of(tmp_path).view().state.pending.numbers in ((), (4,))
 
@@ -235,14 +230,14 @@ def test_complete_batches_overwrite(tmp_path):
     for batch in range(2):
         run(tmp_path, batch, 10 * batch, overwrite=True)
         run(tmp_path, batch, 50, overwrite=True)
-    assert values(tmp_path) == [*range(10, 20)]
+    assert sorted_values(tmp_path) == [*range(10, 20)]
     assert open_shuffle(tmp_path).version == 2
 
 
 def test_later_batches_are_partitioned_as_what_is_there(tmp_path):
     add(tmp_path, 0)
     run(tmp_path, 0, 10, options={"codec": "none"})
-    assert values(tmp_path) == [*range(5), *range(10, 20)]
+    assert sorted_values(tmp_path) == [*range(5), *range(10, 20)]
     merge_shuffle(tmp_path, options=FAST, by="map_output")
     run(tmp_path, 0, 50)
     assert open_shuffle(tmp_path).version == 3
