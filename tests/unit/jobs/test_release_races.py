@@ -19,8 +19,6 @@ from arrow_format.jobs.back_pressure import unconsumed
 from arrow_format.jobs.release import DueRelease
 from arrow_format.storage.open import PosixStorage, open_storage
 from tests.support.consumers import ConsumerRegistry
-from tests.support.exhaustive import every
-from tests.support.interrupted_storage import before_call
 from tests.support.results import rows, take, write
 from tests.support.small_shuffles import collect, write_rows
 
@@ -73,32 +71,6 @@ def test_collections_while_a_release_is_put_leave_it_readable(tmp_path):
         due.carry_out(Interrupted(tmp_path, *[partial(collect, tmp_path)] * 2), sync=False)
     assert rows(open_shuffle(tmp_path)) == [2]
     assert open_shuffle(tmp_path).subpartition_rows.to_pylist().count(1) == 1
-
-
-@pytest.mark.slow
-def test_a_collection_at_any_step_of_a_release_is_no_error(tmp_path):
-    """Others consume and collect between any two operations on storage."""
-    for step in every(2):
-        path = tmp_path / str(step)
-        for value in range(3):
-            write(path, value, result_type="PIPELINED")
-        registry = ConsumerRegistry(open_storage(path))
-        registry.advance("a", 2)
-
-        def consume_and_collect(path=path, registry=registry):
-            write(path, 3)
-            registry.advance("a", open_shuffle(path).version)
-            write(path, 4)
-            collect(path)
-
-        calls = ("put_if_absent", "stat", "list", "read")
-        with before_call(step, consume_and_collect, calls) as came:
-            retention.release_consumed(open_storage(path), sync=False)
-        assert rows(open_shuffle(path)) == ([4] if came else [2])
-        assert open_shuffle(path).verify().ok
-        if not came:
-            break
-    assert step > 8
 
 
 def test_a_merge_of_what_was_consumed_leaves_room(tmp_path):

@@ -1,9 +1,6 @@
 """Rollback: content and order of the earlier version, readers of changes, collectors, races."""
 
-import contextlib
-import shutil
 from datetime import timedelta
-from itertools import count
 
 import pytest
 
@@ -16,24 +13,17 @@ from arrow_format.errors import (
     ShuffleOverwrittenError,
 )
 from arrow_format.jobs.commit import commit_job
-from arrow_format.jobs.merge import merge_shuffle
 from arrow_format.jobs.rollback import rollback_shuffle
-from arrow_format.jobs.tags import tag_shuffle
 from arrow_format.options import ResultPartitionType, WriteOptions
 from arrow_format.read.shuffle import open_shuffle
 from arrow_format.read.shuffle_changes import open_shuffle_changes
 from arrow_format.streaming.consumption import release_shuffle
-from arrow_format.write.merge_policy import MergePolicy
 from arrow_shuffle import consume
 from tests.support.interrupted_storage import (
-    before_call,
     before_first_entry,
-    dies_after,
 )
 from tests.support.logs import log_of, start_job
-from tests.support.small_shuffles import FAST, collect, numbered, values, write_tasks
-
-CALLS = ("put_if_absent", "list", "read", "stat")
+from tests.support.small_shuffles import collect, numbered, values, write_tasks
 
 
 def append(path, start, num_tasks=2):
@@ -63,27 +53,6 @@ def test_the_new_version_has_rows_order_shape_and_totals_of_the_earlier_one(path
     assert values(path) == [*values(path, 4)[:4], 90, 92, *values(path, 4)[4:], 91, 93]
 
 
-def test_what_came_after_stays_readable_and_can_be_rolled_back_to(path):
-    rollback_shuffle(path, 1)
-    assert len(values(path, 3)) == 12
-    rollback_shuffle(path, 3)
-    assert values(path) == values(path, 3)
-
-
-@pytest.mark.slow
-def test_to_a_merged_version_and_over_one(path):
-    merge_shuffle(path, policy=MergePolicy(rewrite="always"), options=FAST, by="map_output")
-    append(path, 30)
-    rollback_shuffle(path, 4)
-    assert values(path) == values(path, 3)
-    rollback_shuffle(path, 2)
-    merge_shuffle(path, policy=MergePolicy(rewrite="always"), options=FAST, by="map_output")
-    append(path, 40)
-    assert sorted(values(path)) == [0, 1, 2, 3, 10, 11, 12, 13, 40, 41, 42, 43]
-    rollback_shuffle(path, 7)
-    assert values(path) == values(path, 2)
-
-
 def test_to_a_version_of_another_shape(path):
     write_tasks(path, [[numbered([0, 1, 2])]], 3, mode="overwrite")
     rollback_shuffle(path, 3)
@@ -111,18 +80,6 @@ def test_it_is_an_overwrite_for_readers_of_changes(path):
     assert sorted(whole) == sorted(parts)
 
 
-def test_the_collector_keeps_what_it_restored(path):
-    expected = values(path, 1)
-    rollback_shuffle(path, 1)
-    append(path, 30)
-    collect(path)
-    assert set(expected) < set(values(path))
-    assert open_shuffle(path).verify().ok
-    # Of the versions in between nothing is left.
-    kept = {file.data_path for output in open_shuffle(path).map_outputs for file in output.files}
-    assert {str(f.relative_to(path)) for f in path.glob("map_outputs/*/*.data")} == kept
-
-
 def test_the_collector_keeps_what_a_version_in_between_restored(path, monkeypatch):
     expected = values(path, 1)
     write_tasks(path, [[numbered([0], 70)]], 5, mode="overwrite")
@@ -147,16 +104,6 @@ def test_to_an_expired_version_nothing_changes(path):
     assert log_of(path).newest_version() == number
 
 
-def test_to_an_expired_version_with_a_tag(path):
-    expected = values(path, 2)
-    tag_shuffle(path, "good", 2)
-    collect(path)
-    rollback_shuffle(path, "good")
-    assert values(path) == expected
-    rollback_shuffle(path, 2)
-    assert values(path) == expected
-
-
 def test_a_version_that_expires_meanwhile_is_refused(path):
     with (
         before_first_entry(lambda: collect(path)),
@@ -164,36 +111,6 @@ def test_a_version_that_expires_meanwhile_is_refused(path):
     ):
         rollback_shuffle(path, 1)
     assert len(values(path)) == 12
-
-
-def test_a_collection_that_loses_to_a_rollback_keeps_its_files(path):
-    expected = values(path, 1)
-    with before_first_entry(lambda: rollback_shuffle(path, 1)):
-        collect(path)
-    assert values(path) == expected
-    assert open_shuffle(path).verify().ok
-
-
-@pytest.mark.slow
-def test_a_collection_at_any_moment_of_a_rollback(path):
-    expected = values(path, 1)
-    copy = path.parent / "copy"
-    for moment in count():
-        shutil.rmtree(copy, ignore_errors=True)
-        shutil.copytree(path, copy)
-        is_done = False
-        with (
-            before_call(moment, lambda: collect(copy), CALLS) as came,
-            contextlib.suppress(ShuffleNotFoundError),
-        ):
-            rollback_shuffle(copy, 1)
-            is_done = True
-        collect(copy)
-        assert open_shuffle(copy).verify().ok
-        assert values(copy) == (expected if is_done else values(path))
-        if not came:
-            break
-    assert moment > 5
 
 
 def test_without_a_file_of_the_version_nothing_changes(path):
@@ -240,12 +157,3 @@ def test_without_a_shuffle(tmp_path):
         rollback_shuffle(tmp_path / "none", 1)
     with pytest.raises(ShuffleNotFoundError, match="holds no committed shuffle"):
         rollback_shuffle(tmp_path, 1)
-
-
-def test_killed_anywhere_it_is_whole_or_nothing(path):
-    before, expected = values(path), values(path, 1)
-    for calls in range(10):
-        died = dies_after(calls, lambda: rollback_shuffle(path, 1))
-        assert values(path) == (before if died else expected)
-        if not died:
-            break

@@ -1,9 +1,7 @@
 """What operations ask of an object store, counted by the store itself."""
 
-import time
 import uuid
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
 from urllib.parse import unquote
@@ -19,10 +17,9 @@ from arrow_format.log.names import CHECKPOINT_INTERVAL, entry_path, segment_of
 from arrow_format.log.reader import LogReader
 from arrow_format.options import WriteOptions
 from arrow_format.storage.object_store import MAX_REQUESTS
-from arrow_format.storage.open import PosixStorage, open_storage
+from arrow_format.storage.open import open_storage
 from arrow_shuffle import consume
 from tests.support.guarantees import guarantee
-from tests.support.logs import log_of
 from tests.support.small_shuffles import FAST, N, begin, collect, run
 from tests.support.store_server import most_at_once
 
@@ -231,35 +228,6 @@ class TestCollection:
     def test_a_dry_run_changes_nothing(self, s3):
         requests, _ = self.collected(s3, 3, dry_run=True)
         assert {one.method for one in requests} <= {"GET", "HEAD"}
-
-
-class Distant(PosixStorage):
-    """Answers after some milliseconds, as a store does."""
-
-    max_requests = 8
-
-    def put_if_absent(self, path, data, *, sync):
-        time.sleep(0.005)
-        super().put_if_absent(path, data, sync=sync)
-
-    def list(self, path):
-        time.sleep(0.005)
-        return super().list(path)
-
-
-@pytest.mark.slow
-def test_many_writers_append_concurrently(tmp_path):
-    """Each wins a number of its own, whichever it takes."""
-    write(Distant(str(tmp_path)))
-
-    def append(start):
-        return write(Distant(str(tmp_path)), start).version
-
-    with ThreadPoolExecutor(16) as pool:
-        versions = [*pool.map(append, range(16))]
-    assert sorted(versions) == list(range(2, 18))
-    assert open_shuffle(tmp_path).num_rows == 17 * N
-    assert log_of(tmp_path).newest_version() == 17
 
 
 class TestHierarchicalNamespace:

@@ -1,9 +1,6 @@
 """Tags: what they keep, what becomes of their files, and races with collections."""
 
-import contextlib
 import pickle
-import shutil
-from itertools import count
 
 import pytest
 
@@ -25,14 +22,11 @@ from arrow_format.storage.open import open_storage
 from arrow_format.streaming.consumption import release_shuffle
 from arrow_format.write.merge_policy import MergePolicy
 from tests.support.interrupted_storage import (
-    before_call,
     before_first_entry,
     dies_after,
 )
 from tests.support.small_log import small_segments
 from tests.support.small_shuffles import FAST, collect, numbered, values, write_tasks
-
-CALLS = ("put_if_absent", "list", "read", "stat")
 
 
 @pytest.fixture
@@ -67,17 +61,7 @@ def test_a_tagged_version_is_read_by_number_and_name_after_it_expired(path):
 def test_the_newest_is_tagged_by_default(path):
     assert tag_shuffle(path, "latest").version == 3
     assert list_tags(path) == (TaggedVersion("latest", 3),)
-
-
-def test_several_tags_of_one_version_and_of_several(path):
-    tag_shuffle(path, "a", 1)
-    tag_shuffle(path, "b", 1)
-    tag_shuffle(path, "c", 3)
-    collect(path)
-    assert untag_shuffle(path, "a")
-    collect(path)
-    assert values(path, 1) == values(path, "b")
-    assert [str(tag) for tag in list_tags(path)] == ["b: version 1", "c: version 3"]
+    assert str(list_tags(path)[0]) == "latest: version 3"
 
 
 def test_a_tag_of_a_tag(path):
@@ -132,16 +116,6 @@ def test_what_cannot_be_tagged(path, tmp_path):
     with pytest.raises(ResultReleasedError):
         tag_shuffle(path, "a")
     assert not tag_files(path)
-
-
-def test_a_tag_keeps_its_version_when_the_result_is_released(path):
-    expected = values(path, 2)
-    tag_shuffle(path, "a", 2)
-    release_shuffle(path)
-    assert values(path, "a") == expected
-    untag_shuffle(path, "a")
-    collect(path)
-    assert not list(path.glob("map_outputs/*/*"))
 
 
 def grow(path, count=8):
@@ -220,29 +194,6 @@ def test_a_collection_before_the_entry_of_a_tag_leaves_what_it_needs(path):
     collect(path)
     assert values(path, "a") == values(path, 3)
     assert len(values(path, 3)) == 6
-
-
-@pytest.mark.slow
-def test_a_collection_at_any_moment_of_a_tag(path):
-    expected = values(path, 1)
-    copy = path.parent / "copy"
-    num_set = 0
-    for moment in count():
-        shutil.rmtree(copy, ignore_errors=True)
-        shutil.copytree(path, copy)
-        with (
-            before_call(moment, lambda: collect(copy), CALLS) as came,
-            contextlib.suppress(ShuffleNotFoundError),
-        ):
-            tag_shuffle(copy, "a", 1)
-        if not came:
-            break
-        collect(copy)
-        tags = list_tags(copy)
-        if tags:
-            assert values(copy, "a") == expected
-        num_set += len(tags)
-    assert 0 < num_set < moment
 
 
 def test_killed_anywhere_a_tag_is_set_or_not(path):

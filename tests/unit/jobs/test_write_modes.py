@@ -77,23 +77,6 @@ def test_ignore_does_not_consume_its_input(path):
     assert write_rows(path, batches(), "p", mode="ignore").num_rows == 1
 
 
-@guarantee("refused append")
-@pytest.mark.parametrize(
-    ("schema", "message"),
-    [
-        (SCHEMA.append(pa.field("x", pa.int8())), r"column 'x' \(int8\) is not in the shuffle"),
-        (SCHEMA.set(1, pa.field("v", pa.uint32())), "column 'v' is int64 there, uint32 here"),
-        (SCHEMA.set(2, pa.field("s", pa.binary())), "column 's' is string there, binary here"),
-    ],
-)
-def test_append_of_another_schema(path, schema, message):
-    write_tasks(path, [[numbered([1])]], N)
-    before = files_below(path)
-    with pytest.raises(SchemaError, match=f"cannot append rows of another schema.*{message}"):
-        write_tasks(path, [[pa.RecordBatch.from_pylist([], schema=schema)]], N, mode="append")
-    assert files_below(path) == before
-
-
 @pytest.mark.parametrize("nullable_first", [True, False])
 def test_append_with_another_nullability_is_read_as_nullable(path, nullable_first):
     strict = SCHEMA.set(1, pa.field("v", pa.int64(), nullable=False))
