@@ -1,8 +1,6 @@
 """Which shuffles go together: against the ids that partitioners really assign."""
 
-from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,18 +15,7 @@ from arrow_format import (
     RoundRobinPartitioner,
 )
 from arrow_format.keys.co_partitioning import check_co_partitioned, partition_keys, placed_as
-
-
-@dataclass(frozen=True)
-class Here:
-    """What is looked at of a shuffle."""
-
-    path: str
-    num_subpartitions: int
-    partitioner: Any
-    schema: pa.Schema
-    map_outputs: tuple[Any, ...] = ()
-
+from tests.support.known_shuffle import KnownShuffle
 
 SCHEMA = pa.schema(
     {
@@ -42,7 +29,7 @@ RANGE = RangePartitioner("i", bounds=[3, 9])
 
 
 def here(path, partitioner, n=8):
-    return Here(path, n, partitioner, SCHEMA)
+    return KnownShuffle(partitioner, SCHEMA, path, n)
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ from arrow_format.operators.aggregate_functions import ALL_FUNCTIONS
 from arrow_format.operators.aggregation_plan import plan_aggregation
 from arrow_format.read.shuffle import Shuffle
 from tests.support.guarantees import guarantee
+from tests.support.known_shuffle import KnownShuffle
 from tests.support.small_shuffles import shuffle_of
 from tests.support.spark_order_model import as_key
 
@@ -44,21 +45,11 @@ def aggregated(batches, plan, **sizes):
     return pa.concat_tables([plan.schema.empty_table(), *tables])
 
 
-class Here:
-    """Plans need no files: only what is known of the shuffle."""
-
-    def __init__(self, partitioner, schema):
-        self.path, self.num_subpartitions, self.partitioner = "/s", 4, partitioner
-        self.schema = schema
-        self.map_outputs = ()
-        self.combine = {}
-
-
 SCHEMA = pa.schema(
     {"k": pa.float64(), "s": pa.string(), "v": pa.int32(), "d": pa.decimal128(12, 2),
      "b": pa.bool_(), "l": pa.list_(pa.int8())}
 )  # fmt: skip
-BY_K = Here(HashPartitioner("k"), SCHEMA)
+BY_K = KnownShuffle(HashPartitioner("k"), SCHEMA)
 
 rows = st.lists(
     st.tuples(
@@ -107,7 +98,7 @@ def test_keys_of_every_width_are_one_nan_and_one_zero(bits):
     numbers.view(f"u{bits // 8}")[4] += 1  # NaN with other bits
     keys = pa.array(numbers, mask=np.arange(7) == 6)
     table = pa.table({"k": keys, "v": range(7)})
-    shuffle = Here(RangePartitioner("k", bounds=[]), table.schema)
+    shuffle = KnownShuffle(RangePartitioner("k", bounds=[]), table.schema)
     plan = plan_aggregation(shuffle, "k", {"list": ("v", "list")})
     actual = aggregated(table.to_batches(), plan, block_bytes=1 << 20)
     assert actual["list"].to_pylist() == [[0, 1], [2, 3, 4], [5], [6]]
@@ -133,7 +124,7 @@ def test_parts_make_the_whole(function):
     values = pa.array(rng.integers(0, 3, 500), mask=rng.random(500) < 0.3)
     column = values.cast(pa.bool_()) if function in BOOLEANS else values
     table = pa.table({"k": rng.integers(0, 40, 500), "v": column})
-    shuffle = Here(HashPartitioner("k"), table.schema)
+    shuffle = KnownShuffle(HashPartitioner("k"), table.schema)
     asked = [([], function)] if function == "count_all" else [("v", function)]
     plan = plan_aggregation(shuffle, "k", asked)
     assert plan.can_merge == (function not in WHOLE_GROUPS)
@@ -197,7 +188,7 @@ def bits(table):
 @given(grouped_rows(), st.lists(st.sampled_from(OF_NUMBERS), max_size=4))
 def test_groups_by_number_are_those_of_pyarrow_bit_for_bit(table, functions):
     keys = [name for name in "kl" if name in table.column_names]
-    shuffle = Here(HashPartitioner("k"), table.schema)
+    shuffle = KnownShuffle(HashPartitioner("k"), table.schema)
     steps = []
     for function in functions:
         for name in "vw":
@@ -227,8 +218,8 @@ def test_ends_of_few_rows_of_each_group_are_found_in_pairs(type_):
         if pa.types.is_decimal(type_) else values)  # fmt: skip
     values = pc.if_else(pa.array(rng.random(6_000) < 0.5), values, None)
     table = pa.table({"k": keys, "v": values})
-    plan = plan_aggregation(Here(HashPartitioner("k"), table.schema), "k", {"a": ("v", "min"),
-                            "z": ("v", "max")})  # fmt: skip
+    shuffle = KnownShuffle(HashPartitioner("k"), table.schema)
+    plan = plan_aggregation(shuffle, "k", {"a": ("v", "min"), "z": ("v", "max")})
     expected = table.group_by("k").aggregate([("v", "min"), ("v", "max")])
     assert bits(plan.group(table)) == bits(expected)
     assert pc.any(pc.is_null(expected["v_min"])).as_py()
@@ -252,7 +243,7 @@ def test_functions_that_take_whole_groups():
 
 OF_TWO = pa.schema({"k": pa.int64(), "i": pa.int64(), "d": pa.decimal128(38, 0), "f": pa.float64(),
                     "m": pa.decimal128(15, 2), "at": pa.timestamp("us", "UTC")})  # fmt: skip
-BY_INT = Here(HashPartitioner("k"), OF_TWO)
+BY_INT = KnownShuffle(HashPartitioner("k"), OF_TWO)
 
 
 def column_of(name, values):
@@ -347,7 +338,7 @@ NESTED = {
 @pytest.mark.parametrize("type_", NESTED)
 def test_values_of_rows_may_have_any_type(type_):
     table = pa.table({"k": [1, 1, 2], "v": pa.array(NESTED[type_], type_)})
-    shuffle = Here(HashPartitioner("k"), table.schema)
+    shuffle = KnownShuffle(HashPartitioner("k"), table.schema)
     asked = {f: ("v", f) for f in ("first", "last", "collect_list", "count")}
     actual = aggregated(table.to_batches(max_chunksize=1), plan_aggregation(shuffle, "k", asked),
                        block_bytes=1)  # fmt: skip
@@ -366,7 +357,7 @@ def present(value):
 
 def test_distinct_values_of_nothing():
     """PyArrow counts nulls without a type as a value, and crashes when it is to list them."""
-    shuffle = Here(HashPartitioner("k"), pa.schema({"k": pa.int64(), "v": pa.null()}))
+    shuffle = KnownShuffle(HashPartitioner("k"), pa.schema({"k": pa.int64(), "v": pa.null()}))
     plan = plan_aggregation(shuffle, "k", {"n": ("v", "count_distinct"), "s": ("v", "collect_set")})
     rows = pa.record_batch([[1, 1], pa.nulls(2)], shuffle.schema)
     assert aggregated([rows], plan, block_bytes=1).to_pylist() == [{"k": 1, "n": 0, "s": []}]
@@ -399,18 +390,20 @@ def test_options_go_to_tasks(function, options):
 
 def test_large_unsigned_keys_stay_what_they_are():
     schema = pa.schema({"u": pa.uint64(), "v": pa.int64()})
-    plan = plan_aggregation(Here(HashPartitioner("u"), schema), "u", [("v", "sum"), ("u", "count")])
+    plan = plan_aggregation(
+        KnownShuffle(HashPartitioner("u"), schema), "u", [("v", "sum"), ("u", "count")]
+    )
     rows = pa.record_batch([[2**64 - 1, 2**64 - 1, 3], [1, 2, 3]], schema=schema)
     actual = aggregated([rows], plan, block_bytes=1 << 20)
     assert actual.schema.types == [pa.uint64(), pa.int64(), pa.int64()]
     assert actual["u"].to_pylist() == [2**64 - 1, 3]
-    plan = plan_aggregation(Here(HashPartitioner("v"), schema), "v", [("u", "max")])
+    plan = plan_aggregation(KnownShuffle(HashPartitioner("v"), schema), "v", [("u", "max")])
     with pytest.raises(ArithmeticOverflowError, match=r"max\(u\) of the group v=1 is outside"):
         aggregated([rows], plan, block_bytes=1 << 20)
 
 
 def test_memory_grows_with_groups_and_not_with_rows():
-    shuffle = Here(HashPartitioner("k"), pa.schema({"k": pa.int64(), "v": pa.int64()}))
+    shuffle = KnownShuffle(HashPartitioner("k"), pa.schema({"k": pa.int64(), "v": pa.int64()}))
     plan = plan_aggregation(shuffle, "k", [("v", "sum"), ([], "count_all")])
     before, most = pa.total_allocated_bytes(), 0
 
@@ -433,7 +426,7 @@ def test_passes_make_the_whole_and_keep_the_order(functions):
     rng = np.random.default_rng(5)
     table = pa.table({"k": rng.integers(0, 3_000, 20_000), "v": rng.permutation(20_000)})
     asked = [("v", function) for function in functions]
-    plan = plan_aggregation(Here(HashPartitioner("k"), table.schema), "k", asked)
+    plan = plan_aggregation(KnownShuffle(HashPartitioner("k"), table.schema), "k", asked)
     assert plan.can_merge == ("sum" in functions)
     num_reads = 0
 
@@ -459,7 +452,7 @@ def test_rows_are_read_once_to_see_how_many_groups_there_are_and_once_for_each_p
     """40,000 rows of 116 bytes, of which 800 KB fit: nine parts of groups of 132 bytes."""
     rng = np.random.default_rng(6)
     table = pa.table({"k": rng.permutation(40_000) // repeats, "v": np.arange(40_000)})
-    shuffle = Here(HashPartitioner("k"), table.schema)
+    shuffle = KnownShuffle(HashPartitioner("k"), table.schema)
     rows_read = 0
 
     def read():
@@ -587,7 +580,7 @@ def test_functions_refuse_types_that_they_do_not_take(function):
     for name in NOT_TAKEN[function]:
         type_ = schema.field(name).type
         with pytest.raises(SchemaError, match=rf" takes .*, not {re.escape(str(type_))}; cast it"):
-            plan_aggregation(Here(HashPartitioner("k"), schema), "k", [(name, function)])
+            plan_aggregation(KnownShuffle(HashPartitioner("k"), schema), "k", [(name, function)])
 
 
 @pytest.mark.parametrize(
@@ -601,13 +594,13 @@ def test_functions_refuse_types_that_they_do_not_take(function):
 )
 def test_groups_that_may_lie_in_several_subpartitions(partitioner, keys, message):
     with pytest.raises(OptionError, match=message):
-        plan_aggregation(Here(partitioner, SCHEMA), keys, [])
-    mine = Here({"kind": "mine"}, SCHEMA)
+        plan_aggregation(KnownShuffle(partitioner, SCHEMA), keys, [])
+    mine = KnownShuffle({"kind": "mine"}, SCHEMA)
     assert plan_aggregation(mine, "k", []).keys == ("k",)
 
 
 def test_rows_that_a_partitioner_broadcasts_would_count_several_times():
-    mine = Here({"kind": "mine"}, SCHEMA)
+    mine = KnownShuffle({"kind": "mine"}, SCHEMA)
     file = PartitionedFile("p", 0, 1, 1, 1, 1, 1, 1, num_broadcast_rows=1)
     mine.map_outputs = (MapOutput("j", 0, 0, (file,)),)
     with pytest.raises(OptionError, match="rows of the shuffle are broadcast and every subpart"):

@@ -30,6 +30,7 @@ from arrow_format.operators.join import join_range
 from arrow_format.operators.join_plan import JoinedColumn, JoinPlan, plan_join
 from arrow_format.operators.key_index import NO_ROW, KeyIndex
 from tests.support.exhaustive import exhaustive
+from tests.support.known_shuffle import KnownShuffle
 from tests.support.own_partitioner import OwnPartitioner
 from tests.support.small_shuffles import shuffle_of
 from tests.support.spark_order_model import as_key
@@ -486,19 +487,14 @@ def test_some_subpartitions(shuffles):
     assert rows_of(result) == rows_of(expected)
 
 
-class Sides:
-    """Plans need no files: only what is known of the two sides."""
-
-    def __init__(self, path, partitioner, **types):
-        self.path, self.num_subpartitions, self.partitioner = path, 4, partitioner
-        self.schema = pa.schema(types)
-        self.map_outputs = ()
+def side(path, partitioner, **types):
+    return KnownShuffle(partitioner, pa.schema(types), path)
 
 
-LEFT = Sides("/l", HashPartitioner("a", "b"), a=pa.int32(), b=pa.string(), v=pa.int8())
-RIGHT = Sides("/r", HashPartitioner("a", "c"), a=pa.int32(), c=pa.string(), w=pa.int8())
+LEFT = side("/l", HashPartitioner("a", "b"), a=pa.int32(), b=pa.string(), v=pa.int8())
+RIGHT = side("/r", HashPartitioner("a", "c"), a=pa.int32(), c=pa.string(), w=pa.int8())
 ON = ["a", ("b", "c")]
-MINE = Sides("/m", {"kind": "mine"}, a=pa.int32(), v=pa.list_(pa.int8()))
+MINE = side("/m", {"kind": "mine"}, a=pa.int32(), v=pa.list_(pa.int8()))
 
 
 def test_the_partition_keys_are_what_is_joined_on():
@@ -547,11 +543,11 @@ def test_plans_that_do_not_work(arguments, error, message):
 
 
 def test_keys_that_differ_in_labels_alone():
-    berlin = Sides("/r", HashPartitioner("t"), t=pa.timestamp("us", "Europe/Berlin"))
-    utc = Sides("/l", HashPartitioner("t"), t=pa.timestamp("us", "UTC"))
+    berlin = side("/r", HashPartitioner("t"), t=pa.timestamp("us", "Europe/Berlin"))
+    utc = side("/l", HashPartitioner("t"), t=pa.timestamp("us", "UTC"))
     assert plan_join(utc, berlin).keys == (("t", "t"),)
-    short = Sides("/r", HashPartitioner("a"), a=pa.int16())
-    whole = Sides("/l", HashPartitioner("a"), a=pa.int32())
+    short = side("/r", HashPartitioner("a"), a=pa.int16())
+    whole = side("/l", HashPartitioner("a"), a=pa.int32())
     with pytest.raises(SchemaError, match="key 'a' of the left is int32, 'a' of the right int16"):
         plan_join(whole, short)
 
@@ -581,7 +577,7 @@ def test_a_key_of_any_type_is_joined_on_or_refused_by_the_plan(tmp_path, type_):
 
 @pytest.mark.parametrize("type_", [pa.decimal32(5, 1), pa.decimal64(15, 2)], ids=str)
 def test_a_key_that_arrow_cannot_look_up_is_refused(type_):
-    sides = [Sides(path, HashPartitioner("k"), k=pa.int8(), x=type_) for path in ("/l", "/r")]
+    sides = [side(path, HashPartitioner("k"), k=pa.int8(), x=type_) for path in ("/l", "/r")]
     with pytest.raises(SchemaError, match=r"/l: key 'x' is decimal.*, which cannot be looked up"):
         plan_join(*sides, on=["k", "x"])
 
@@ -599,7 +595,7 @@ def test_keys_of_two_time_zones_are_one_column():
 
 
 def test_names_of_both_sides():
-    other = Sides("/r", HashPartitioner("a", "c"), a=pa.int32(), c=pa.string(), v=pa.int8())
+    other = side("/r", HashPartitioner("a", "c"), a=pa.int32(), c=pa.string(), v=pa.int8())
     with pytest.raises(SchemaError, match="both sides have 'v': leave them out"):
         plan_join(LEFT, other, on=ON)
     plan = plan_join(LEFT, other, on=ON, suffixes=("", "_other"))
@@ -610,8 +606,8 @@ def test_names_of_both_sides():
 
 def test_keys_of_other_names_are_joined_on_only_where_that_is_said():
     """Equal types do not make an order number a customer number."""
-    orders = Sides("/o", HashPartitioner("order_id"), order_id=pa.int64())
-    customers = Sides("/c", HashPartitioner("customer_id"), customer_id=pa.int64())
+    orders = side("/o", HashPartitioner("order_id"), order_id=pa.int64())
+    customers = side("/c", HashPartitioner("customer_id"), customer_id=pa.int64())
     message = (
         "on=None: /o is partitioned by order_id, /c by customer_id: where names differ, say which "
         'columns are equal, on=[("order_id", "customer_id")] if these are'
@@ -626,8 +622,8 @@ def test_keys_of_other_names_are_joined_on_only_where_that_is_said():
 
 @pytest.mark.parametrize("is_left", [True, False])
 def test_a_broadcast_side_without_the_partition_keys(is_left):
-    nations = Sides("/n", BroadcastPartitioner(), nation=pa.int64(), name=pa.string())
-    customers = Sides("/c", HashPartitioner("nation_of"), nation_of=pa.int64())
+    nations = side("/n", BroadcastPartitioner(), nation=pa.int64(), name=pa.string())
+    customers = side("/c", HashPartitioner("nation_of"), nation_of=pa.int64())
     sides = (nations, customers) if is_left else (customers, nations)
     with pytest.raises(OptionError) as caught:
         plan_join(*sides)
@@ -636,7 +632,7 @@ def test_a_broadcast_side_without_the_partition_keys(is_left):
         "on=None: /n has no column 'nation_of', by which /c is partitioned: say which columns are "
         f"equal, on=[{pair}] with columns of /n, which are nation, name"
     )
-    by_name = Sides("/c", HashPartitioner("nation"), nation=pa.int64(), v=pa.int8())
+    by_name = side("/c", HashPartitioner("nation"), nation=pa.int64(), v=pa.int8())
     sides = (nations, by_name) if is_left else (by_name, nations)
     assert plan_join(*sides).keys == (("nation", "nation"),)
 
@@ -648,7 +644,7 @@ def test_keys_that_nothing_is_known_of():
         plan_join(MINE, MINE, on="v")
     with pytest.raises(OptionError, match="not co-partitioned"):
         plan_join(LEFT, MINE)
-    turns = Sides("/t", RoundRobinPartitioner(), a=pa.int32())
+    turns = side("/t", RoundRobinPartitioner(), a=pa.int32())
     with pytest.raises(OptionError, match="not co-partitioned"):
         plan_join(turns, turns, on="a")
 
