@@ -147,6 +147,27 @@ def test_a_child_forked_while_another_looks_up_the_totals_can_read(path, monkeyp
         thread.join()
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+def test_a_child_forked_while_another_holds_the_lock_of_reads_can_read(path):
+    shuffle = open_shuffle(path)
+    assert sum(batch.num_rows for batch in shuffle.read()) == ROWS
+    inside, forked = threading.Event(), threading.Event()
+
+    def hold():
+        with shuffle._reader.scheduler.pool.changed:
+            inside.set()
+            forked.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    try:
+        assert inside.wait(20)
+        assert rows_in_child(shuffle) == ROWS
+    finally:
+        forked.set()
+        thread.join()
+
+
 def test_readers_left_in_cycles_close_themselves_anywhere(path):
     shuffle = open_shuffle(path)
     threshold = gc.get_threshold()
