@@ -14,11 +14,16 @@ LOWEST := $(CURDIR)/.venv-lowest
 ANY_PY  = $(firstword $(wildcard $(VENV)/bin/python) $(PYTHON))
 # What is passed on to pytest: make test ARGS="-k garbage"
 ARGS   ?=
-# Other versions of Spark that are tried, and the tests that are run on each: source, sink, SQL, types.
+# Other versions of Spark that are tried, and the tests that are run on each: source, sink, SQL, types,
+# the planner's joins, and that the same jar comes of it.
 OLDER  ?= 4.0 4.1 4.2
 # The one that CI tries on each change; the others before a release.
 OLDEST := $(firstword $(OLDER))
-CHOSEN := integration/test_every_type.py integration/test_sql.py integration/test_streams.py
+CHOSEN := tests/unit/connector/test_jar.py \
+    integration/test_every_type.py integration/test_sql.py integration/test_streams.py \
+    integration/test_planner_faults.py integration/test_planner_queries.py integration/test_catalog.py
+JAVA   := connector/jvm/src/arrowshuffle/*/*.java integration/readers/jvm/*.java
+STYLE  := --style=file:connector/jvm/.clang-format
 CONCURRENTLY = echo "Several runs concurrently, each is shown when it ends."; \
     $(MAKE) --no-print-directory --jobs=3 --keep-going --output-sync=target
 # The narrowest tests first: where they fail, others need not be looked at.
@@ -47,7 +52,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup demo quick test test-lowest integration nightly torture stores damages bench load simulate explore mutants format lint typecheck \
-    check docs dist older sparks outcomes release clean python java integration-chosen integration-session integration-processes \
+    check docs jar dist older sparks outcomes release clean python java integration-chosen integration-session integration-processes \
     store-servers store-servers-if-possible
 
 help: ## Print this list
@@ -134,10 +139,12 @@ mutants: $(STAMP) ## Change the code at random and see what no test notices (MOD
 format: $(STAMP) ## Format the code, and mend what the linter can
 	"$(BIN)/ruff" check --fix .
 	"$(BIN)/ruff" format .
+	"$(BIN)/clang-format" $(STYLE) -i $(JAVA)
 
 lint: $(STAMP) ## Check style, formatting and the layers
 	"$(BIN)/ruff" check .
 	"$(BIN)/ruff" format --check .
+	"$(BIN)/clang-format" $(STYLE) --dry-run -Werror $(JAVA)
 	"$(BIN)/lint-imports" --no-logo
 
 typecheck: $(STAMP) ## Check the types
@@ -147,6 +154,9 @@ check: lint typecheck test ## Run lint, typecheck and test
 
 docs: $(STAMP) ## Check the links and code blocks of README and docs/
 	"$(PY)" -m tests.check_docs
+
+jar: $(STAMP) ## Compile the reader in Spark's JVM, and put it into its jar, which is committed
+	@"$(PY)" -m integration.programs.jar
 
 dist: $(STAMP) ## Build sdist and wheel into dist/, and check them
 	rm -rf dist

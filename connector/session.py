@@ -24,6 +24,13 @@ def is_connect(spark: SparkSession) -> bool:
     return hasattr(type(spark), "session_id")
 
 
+def session_id(spark: SparkSession) -> str:
+    """Return the id of a session; several Python objects may be one session."""
+    if is_connect(spark):
+        return str(spark.session_id)  # type: ignore[attr-defined]
+    return str(spark._jsparkSession.sessionUUID())
+
+
 def session_of(spark: SparkSession | Literal[True] | None) -> SparkSession | None:
     """Return the session that is asked for, True for the active one; None for this process.
 

@@ -341,6 +341,18 @@ def _time_type(field: pa.Field, path: str) -> DataType:
     return TimeType(precision)
 
 
+def spark_schema_of_stored(stored: pa.Schema, text: str | None) -> StructType:
+    """Return the Spark schema of stored columns; raises SchemaError for one that Spark lacks.
+
+    ``text`` is the JSON that is stored with them; columns that it has not, all when None, get what
+    Spark makes of their Arrow types.
+    """
+    known = StructType([]) if text is None else spark_schema_from_json(text, stored.names)
+    derived = spark_schema_of(pa.schema([f for f in stored if f.name not in known.names]))
+    by_name = {field.name: field for field in (*known.fields, *derived.fields)}
+    return StructType([by_name[name] for name in stored.names])
+
+
 def spark_schema_from_json(text: str, columns: Sequence[str] | None = None) -> StructType:
     """Return the Spark schema from the JSON that a shuffle written with Spark keeps.
 

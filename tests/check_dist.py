@@ -30,6 +30,8 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PACKAGES = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
 REPOSITORY = PYPROJECT["tool"]["hatch"]["metadata"]["hooks"]["custom"]["repository"]
 NOT_IN_BASE = {*EXTRAS}
+JAR = "connector/jvm/arrow_shuffle.jar"
+MOST_JAR_BYTES = 200_000
 RELATIVE_LINK = re.compile(r"\]\((?!https?:)[^)\s]+\)")
 
 
@@ -40,7 +42,12 @@ def files_of_packages() -> set[str]:
         for package in PACKAGES
         for file in (ROOT / package).rglob("*")
         if file.suffix in {".py", ".pyi"} or file.name == "py.typed"
-    }
+    } | {JAR}
+
+
+def java_files() -> set[str]:
+    """Return the sources of the jar, which only an sdist has."""
+    return {file.relative_to(ROOT).as_posix() for file in (ROOT / JAR).parent.rglob("*.java")}
 
 
 def wheel_problems(names: Collection[str], metadata: Message, version: str) -> list[str]:
@@ -77,11 +84,18 @@ def problems(directory: Path) -> list[str]:
         return [f"{directory}: has {there}, expected {wheel.name} and {sdist.name}"]
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
+        jar_bytes = sum(entry.file_size for entry in archive.infolist() if entry.filename == JAR)
         metadata = email.message_from_bytes(archive.read(f"{stem}.dist-info/METADATA"))
     found = [f"{wheel.name}: {what}" for what in wheel_problems(names, metadata, __version__)]
+    if jar_bytes > MOST_JAR_BYTES:
+        found.append(f"{wheel.name}: {JAR} has {jar_bytes:,} bytes, more than {MOST_JAR_BYTES:,}")
     with tarfile.open(sdist) as archive:
         inside = {name.partition("/")[2] for name in archive.getnames()}
-    wanted = files_of_packages() | {"LICENSE", "README.md", "pyproject.toml", "tests/__init__.py"}
+    wanted = (
+        files_of_packages()
+        | java_files()
+        | {"LICENSE", "README.md", "pyproject.toml", "tests/__init__.py"}
+    )
     found += [f"{sdist.name}: lacks {name}" for name in sorted(wanted - inside)]
     return found
 

@@ -31,7 +31,7 @@ from connector.options.batch import parse_read_options
 from connector.options.stream import parse_schema_options
 from connector.pickling import ChecksOnArrival
 from connector.plain_errors import plain_errors
-from connector.spark_types import spark_schema_from_json, spark_schema_of
+from connector.spark_types import spark_schema_of_stored
 from connector.spark_version import refuse_no_columns, to_arrow_schema
 from connector.task_process import begin_task
 
@@ -175,12 +175,7 @@ def spark_schema(
     Other columns may have any type. ``with_subpartition`` appends the column ``_subpartition``,
     which the shuffle must not have itself.
     """
-    stored = shuffle.schema_of(columns)
-    text = shuffle.spark_schema
-    known = StructType([]) if text is None else spark_schema_from_json(text, stored.names)
-    derived = spark_schema_of(pa.schema([f for f in stored if f.name not in known.names]))
-    by_name = {field.name: field for field in (*known.fields, *derived.fields)}
-    schema = StructType([by_name[name] for name in stored.names])
+    schema = spark_schema_of_stored(shuffle.schema_of(columns), shuffle.spark_schema)
     if with_subpartition:
         with_subpartition_schema(shuffle.schema)
         schema = StructType(

@@ -7,18 +7,30 @@ import jsonschema
 import pytest
 
 from arrow_format import CorruptShuffleError, open_shuffle
+from integration.programs.compiler import CompilerError, find_compiler
 from tests.compat.golden import HERE, SEEN_WHOLE
 from tests.compat.kit import DIGESTS, cases, copied, digests, problems, read_alike
 from tests.compat.product import read
 from tests.compat.schemas import HERE as SCHEMAS
 from tests.compat.schemas import schemas
 from tests.support.guarantees import guarantee
+from tests.support.store_server import skip_but_in_ci
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("reader", ["tests.compat.product", "integration.readers"])
 def test_a_reader_answers_the_kit(reader):
     assert list(problems([sys.executable, "-m", reader])) == []
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("how", [[], ["pieces"]], ids=["whole", "pieces"])
+def test_the_reader_in_java_answers_the_kit(how):
+    try:
+        find_compiler()
+    except CompilerError as error:
+        skip_but_in_ci(str(error))
+    assert list(problems([sys.executable, "-m", "integration.readers.jvm", *how])) == []
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ import urllib.request
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 import pytest
 
@@ -204,7 +204,11 @@ def installed(program: str, variable: str, what: str) -> str:
     found = os.environ.get(variable) or next(installed_here, None) or shutil.which(program)
     if found is not None:
         return found
-    msg = f"{what} is not run: there is no {program}; install it with: make store-servers"
+    skip_but_in_ci(f"{what} is not run: there is no {program}; install it with: make store-servers")
+
+
+def skip_but_in_ci(msg: str) -> NoReturn:
+    """Skip a test for what is not installed; fail instead where ``CI`` is set."""
     if os.environ.get("CI", "").lower() in ("", "0", "false"):
         pytest.skip(msg)
     pytest.fail(f"{msg} (not skipped, since CI is set)", pytrace=False)

@@ -1,0 +1,1 @@
+"""The reader in Java without Spark: a program that answers the kit by it."""
