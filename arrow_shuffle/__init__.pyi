@@ -38,6 +38,7 @@ from arrow_shuffle.shuffle import open_shuffle as open_shuffle
 from arrow_shuffle.write import write_shuffle as write_shuffle
 from connector.environment.report import EnvironmentReport as EnvironmentReport
 from connector.environment.report import check_environment as check_environment
+from connector.jvm_reader import spark_config as spark_config
 from connector.map_task import ShuffleMapTask as ShuffleMapTask
 from connector.map_task import abort_shuffle as abort_shuffle
 from connector.map_task import commit_shuffle as commit_shuffle

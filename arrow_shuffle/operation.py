@@ -368,7 +368,7 @@ class Rows(ABC):
         spark: Spark = None,
         *,
         target_partition_bytes: int | None = None,
-        coalesce: bool = True,
+        coalesce: bool | None = None,
         split_skewed: bool = False,
         with_subpartition: bool = False,
     ) -> DataFrame:
@@ -398,7 +398,11 @@ class Rows(ABC):
         Returns
         -------
         pyspark.sql.DataFrame
-            Lazy; its Spark partitions are in subpartition order.
+            Lazy; its Spark partitions are in subpartition order. A shuffle or a selection of it is
+            read in Spark's JVM where the session can (:func:`spark_config`) and nothing is asked
+            for that only the reader in Python has: ``explain`` says which reads, and why. The JVM
+            divides rows into Spark partitions by itself, and does not keep their order;
+            ``coalesce=True``, or another argument that divides them, has Python read.
 
         Raises
         ------
@@ -426,7 +430,7 @@ class Rows(ABC):
                 with_subpartition=with_subpartition,
                 target_partition_bytes=target_partition_bytes,
             )
-        if not coalesce or split_skewed or with_subpartition:
+        if coalesce is False or split_skewed or with_subpartition:
             msg = (
                 "coalesce, split_skewed and with_subpartition are for the rows of a shuffle or a "
                 "selection of it: leave them out, or write the result first and read that"
@@ -706,7 +710,8 @@ class Operation(Rows):
             return explain_plan("in this process", *planned_here(self._asked, time_zone))
         from connector.operators.spark_run import planned_in_spark
 
-        return explain_plan("in Spark", *planned_in_spark(session, self._asked))
+        plan = planned_in_spark(session, self._asked)
+        return explain_plan("in Spark", *plan, reader=_reader_in_spark(session, self._asked))
 
     def __repr__(self) -> str:
         return (
@@ -737,6 +742,24 @@ def _stored(
     if not keys_too and (is_twice or shuffle.filter is not None):
         return None
     return shuffle, description
+
+
+def _reader_in_spark(session: SparkSession, description: Description) -> str | None:
+    """Return which reader brings rows into Spark, and why; None where operators read them."""
+    stored = _stored(description)
+    if stored is None:
+        return None
+    from connector.jvm_reader import why_not_jvm
+
+    shuffle, asked = stored
+    why = why_not_jvm(
+        session,
+        shuffle,
+        filter=asked.filter,
+        keys=asked.key_values,
+        subpartitions=asked.subpartitions,
+    )
+    return "in Spark's JVM" if why is None else f"in Python, not in Spark's JVM: {why}"
 
 
 def _own(given: Any) -> Any:  # noqa: ANN401  of any type

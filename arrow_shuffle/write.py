@@ -11,7 +11,7 @@ from arrow_format.errors import OptionError
 from arrow_format.ingest.source import source_of
 from arrow_format.jobs.write import AppendArguments, LocalTasks, Write, WriteArguments
 from arrow_format.read.presentation import format_bytes
-from connector.session import is_session_active, session_of
+from connector.session import active_session, is_session_active, session_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 
 def write_shuffle(
     source: Source,
-    path: Place,
+    path: Place | None = None,
     *,
+    table: str | None = None,
     keys: str | Sequence[str] | None = None,
     num_subpartitions: int | None = None,
     partitioner: Partitioner | None = None,
@@ -80,6 +81,10 @@ def write_shuffle(
           memory does not change before the write ends: rows are copied when a buffer is full.
     path
         Directory or URI of the shuffle, which this process and the tasks see alike.
+    table
+        Its name in the place of a path: ``"sales.orders"`` is ``sales/orders`` below the warehouse
+        of the session's catalog ``shuffles``, as :func:`spark_config` sets it, and
+        ``shuffles.sales.orders`` in SQL. The session is the one that writes, else the active one.
     keys
         Name or names of the columns that decide the subpartition of a row, by Spark's hash; or give
         ``partitioner``.
@@ -173,8 +178,23 @@ def write_shuffle(
         storage_options=storage_options,
     )
     session = _session(source, spark, for_spark=for_spark, num_map_tasks=num_map_tasks)
-    write = Write.of(path, **how)
+    write = Write.of(_place(path, table, session), **how)
     return _run(write, source, session, columns, filter, num_map_tasks, for_spark=for_spark)
+
+
+def _place(path: Place | None, table: str | None, session: SparkSession | None) -> Place:
+    """Return where a shuffle is written: a path, or what a name means in a session's catalog."""
+    if (path is None) == (table is None):
+        given = "neither path nor table" if path is None else f"path and table={table!r}"
+        msg = f"{given}: give one of them, a directory or URI, or a name of the session's catalog"
+        raise OptionError(msg)
+    if table is None:
+        return cast("Place", path)
+    from connector.jvm_reader import path_of_table
+
+    if session is None and is_session_active():
+        session = active_session()
+    return path_of_table(session, table)
 
 
 def append_shuffle(

@@ -8,6 +8,7 @@ from arrow_format.errors import OptionError
 from arrow_format.filters.keys import KeyFilter
 from arrow_format.filters.spark_rules import SparkSettings
 from arrow_format.read.chunk_plan import check_subpartitions
+from connector.jvm_reader import frame_of_jvm, why_not_jvm
 from connector.operators.spark_run import session_settings
 from connector.options.batch import (
     ARROW_FILTER,
@@ -39,19 +40,18 @@ def frame_of_shuffle(
     subpartitions: int | Iterable[int] | None = None,
     filter: str | pc.Expression | None = None,
     keys: Keys | None = None,
-    coalesce: bool = True,
+    coalesce: bool | None = None,
     target_partition_bytes: int | None = None,
     split_skewed: bool = False,
     with_subpartition: bool = False,
 ) -> DataFrame:
-    """Return the lazy DataFrame of rows of an open shuffle, in subpartition order.
+    """Return the lazy DataFrame of rows of an open shuffle.
 
     Parameters and errors are those of :meth:`arrow_shuffle.Shuffle.to_spark`, and of ``select``.
     """
-    check_worker_python(spark)
     scan = BatchReadOptions(
         shuffle.path,
-        coalesce=coalesce,
+        coalesce=coalesce is not False,
         target_partition_bytes=(
             DEFAULT_TARGET_PARTITION_BYTES
             if target_partition_bytes is None
@@ -68,9 +68,23 @@ def frame_of_shuffle(
     settings = SparkSettings() if filter is None else session_settings(spark, filter)
     shuffle = restricted(shuffle, filter, keys, settings)
     schema = spark_schema(shuffle, columns, with_subpartition=with_subpartition)
+    pin = str(Pin(shuffle.commit_id, shuffle.span))
+    is_divided = coalesce is not None or split_skewed or target_partition_bytes is not None
+    why = why_not_jvm(
+        spark,
+        shuffle,
+        filter=filter,
+        keys=keys,
+        subpartitions=subpartitions,
+        is_divided=is_divided,
+    )
+    if why is None:
+        text = filter if isinstance(filter, str) else None
+        return frame_of_jvm(spark, shuffle, schema, text, pin)
+    check_worker_python(spark)
     options: dict[str, str | int] = {
         "version": shuffle.version,
-        PIN.name: str(Pin(shuffle.commit_id, shuffle.span)),
+        PIN.name: pin,
         "coalesce": str(scan.coalesce).lower(),
         "targetPartitionBytes": scan.target_partition_bytes,
         "splitSkewed": str(scan.split_skewed).lower(),

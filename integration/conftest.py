@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from connector import jvm_reader
+from connector.jvm_reader import JAR, NO_READER
+from connector.session import session_id
 from connector.spark_version import SPARK
 from integration.programs.cluster import Cluster, running_cluster, session_settings
 from integration.programs.connect_server import connect_server
@@ -38,7 +41,8 @@ if TYPE_CHECKING:
 __all__ = ["azure", "gs", "no_metadata", "s3", "seaweedfs"]
 
 # One failure is survived. Each try of the many tasks that are to fail takes a new Python worker.
-_SETTINGS = session_settings() | {"spark.task.maxFailures": "2"}
+_JAR = {"spark.jars": str(JAR)}
+_SETTINGS = session_settings() | _JAR | {"spark.task.maxFailures": "2"}
 
 collect_ignore = [] if IS_NIGHT else ["stores"]
 """What takes too long for each change."""
@@ -102,12 +106,18 @@ def spark(
     scratch = tmp_path_factory.mktemp("spark")
     master = os.environ.get("INTEGRATION_MASTER") or "cluster"
     if master != "cluster":
-        with spark_session(scratch, master=master) as session:
-            yield session
+        with spark_session(scratch, master=master, settings=_JAR) as session:
+            yield _reading_in_python(session)
         return
     url = request.getfixturevalue("cluster").url
     with spark_session(scratch, master=url, settings=_SETTINGS) as session:
-        yield session
+        yield _reading_in_python(session)
+
+
+def _reading_in_python(session: SparkSession) -> SparkSession:
+    """Let ``to_spark`` read in Python, as most tests mean; a new session beside it asks again."""
+    jvm_reader._answers_of(session_id(session))[""] = NO_READER
+    return session
 
 
 def pytest_terminal_summary(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark import cloudpickle
 
+from arrow_shuffle import spark_config
 from integration.programs.other_sessions import printed_by
 from tests.check_docs import ROOT, split
 from tests.support.spark_session import spark_session
@@ -31,6 +32,8 @@ DISKS = "/tmp/disks"
 WITHOUT_SNIPPETS = {"docs/guide/command.md", "docs/guide/object-stores.md", "docs/guide/types.md"}
 OF_LARGE_LIBRARIES = {"docs/guide/ray.md", "docs/guide/torch.md"}
 """Pages that the tests of their libraries run, where these are installed."""
+IN_THE_JVM = {"README.md", "docs/guide/sql.md"}
+"""Documents whose session has the reader in Spark's JVM."""
 WITH_LIMITS = {"docs/guide/streams-and-results.md"}
 """Pages with limits of a stream's batches."""
 DOCUMENTS = [
@@ -64,6 +67,8 @@ def run_document(spark: SparkSession, name: str, directory: Path) -> dict[str, A
     document = types.ModuleType("document")
     sys.modules["document"] = document
     cloudpickle.register_pickle_by_value(document)  # classes of snippets travel to the tasks
+    # A catalog is loaded once in a session; each document has a warehouse of its own.
+    spark._jsparkSession.sessionState().catalogManager().reset()  # type: ignore[attr-defined]
     ran, differing = run_snippets(name, directory, vars(document))
     for table in spark.catalog.listTables():
         spark.sql(f"DROP {'VIEW' if table.isTemporary else 'TABLE'} {table.name}")
@@ -101,7 +106,8 @@ def run_snippets(name: str, directory: Path, names: dict[str, Any]) -> tuple[int
 def main(directory: Path, names: Sequence[str]) -> None:
     """Run documents one after the other in one session, and print the results as JSON."""
     results = {}
-    with spark_session(directory / "spark") as spark:
+    settings = spark_config() if IN_THE_JVM.issuperset(names) else {}
+    with spark_session(directory / "spark", settings=settings) as spark:
         for name in names:
             place = directory / Path(name).stem
             place.mkdir()
@@ -119,8 +125,13 @@ def results(
         for item in request.session.items
         if isinstance(item, pytest.Function) and "results" in item.fixturenames
     ]
-    names = [name for name in DOCUMENTS if name in asked]
-    return printed_by("integration.test_documents", tmp_path_factory.mktemp("documents"), *names)
+    results = {}
+    for in_the_jvm in (False, True):
+        names = [name for name in DOCUMENTS if name in asked and (name in IN_THE_JVM) == in_the_jvm]
+        if names:
+            directory = tmp_path_factory.mktemp("documents")
+            results |= printed_by("integration.test_documents", directory, *names)
+    return results
 
 
 @pytest.mark.spark

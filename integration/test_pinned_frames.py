@@ -154,7 +154,7 @@ def test_a_session_has_a_limited_number_of_names(
     frames = []
     for version in range(6):
         write(path, 10 * version, 10 * version + 10, mode="append")
-        frames.append(open_shuffle(path).to_spark(session))
+        frames.append(open_shuffle(path).to_spark(session, coalesce=True))  # in Python
     assert [df.count() for df in frames] == [10, 20, 30, 40, 50, 60]
     assert registered == [
         *(f"arrow_shuffle {path} version {version}" for version in (1, 2, 3)),

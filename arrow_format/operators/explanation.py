@@ -35,6 +35,8 @@ class Explanation(Report):
         The operation.
     num_tasks
         How many tasks run it.
+    reader
+        Of rows that enter Spark as they are: which reader brings them, and why; else None.
     reads
         Path of each shuffle that is read, from left to right, and what is read of it.
     """
@@ -43,18 +45,24 @@ class Explanation(Report):
     what: str
     num_tasks: int
     reads: tuple[tuple[str, ReadExplanation], ...]
+    reader: str | None = None
 
     def _lines(self) -> Iterator[str]:
         tasks = "1 task" if self.num_tasks == 1 else f"{self.num_tasks:,} tasks"
         yield f"{self.place}: {self.what}, in {tasks}"
+        if self.reader is not None:
+            yield f"read {self.reader}"
         for path, read in self.reads:
             yield f"{path}:"
             yield from (f"  {line}" for line in str(read).splitlines())
 
 
-def explain_plan(place: str, plan: TaskPlan, num_tasks: int) -> Explanation:
+def explain_plan(
+    place: str, plan: TaskPlan, num_tasks: int, *, reader: str | None = None
+) -> Explanation:
     """Return the explanation of a plan; opens the indexes of what it reads, and reads no rows."""
-    return Explanation(place, f"{plan.what} of {plan.paths}", num_tasks, tuple(_reads(plan)))
+    what = f"{plan.what} of {plan.paths}"
+    return Explanation(place, what, num_tasks, tuple(_reads(plan)), reader)
 
 
 def _reads(

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from arrow_format.errors import ShuffleError
 from connector.environment import probe
 from connector.java import JavaNotFoundError, require_java
+from connector.jvm_reader import NO_READER, JvmReader, ask, own_version
 from connector.session import default_parallelism, is_connect
 
 if TYPE_CHECKING:
@@ -119,6 +120,8 @@ class SessionFacts:
     """Spark's answer to ``format("arrow_shuffle")``; None where it was found."""
     is_active: bool = True
     """Whether Spark finds formats in it from this thread, for writers and streams."""
+    jvm: JvmReader = NO_READER
+    """Its reader in the JVM, and whether that opened the file that was put at the path."""
     executors_error: str | None = None
     """Why the job on executors failed."""
 
@@ -172,6 +175,8 @@ class EnvironmentFacts:
     spark_home: str | None = None
     """``SPARK_HOME``, where it is set."""
     spark_home_version: str | None = None
+    jar: str | None = None
+    """Version of the jar of the reader in the JVM that is beside this package."""
     path: PathFacts | None = None
     session_error: str | None = None
     """Why no session started."""
@@ -214,6 +219,8 @@ def collect(
     executors: tuple[ProcessFacts, ...] = ()
     with _files_at(path, storage_options) as (path_facts, place, is_seen):
         if spark is not None and session is not None:
+            if place is not None and path_facts is not None and session.jvm.version is not None:
+                session = replace(session, jvm=ask(spark, f"{path_facts.path}/{place['name']}"))
             try:
                 executors = _executors(spark, session.lookup, place, is_seen)
             except Exception as error:  # whatever Spark and py4j raise
@@ -223,6 +230,7 @@ def collect(
         java_error=java_error,
         spark_home=home,
         spark_home_version=None if home is None else _version_of_home(Path(home)),
+        jar=own_version(),
         path=path_facts,
         session=session,
         executors=executors,
@@ -251,6 +259,7 @@ def _session(spark: SparkSession) -> SessionFacts:
         runs_here=program is None or shutil.which(program) is not None,
         lookup=None if connects else _lookup(spark),
         format_error=_format_error(spark),
+        jvm=ask(spark),
         is_active=connects or _is_active(spark),
     )
 

@@ -74,6 +74,7 @@ def findings(facts: EnvironmentFacts) -> list[Finding]:
         found += islice(_found(_NO_FORMAT, facts), 1)
         if session.format_error is None and session.lookup and session.lookup.process:
             found += _of_packages(session.lookup.process, session.data_source, facts)
+        found += _found(_JVM, facts)
         found += _found(_DRIVER_AT_WORK, facts)
         found += islice(_found(_EXECUTORS_FAILED, facts), 1)
     for where, process in _alike(facts.executors):
@@ -290,6 +291,23 @@ _NO_FORMAT = (
          "Start the session again, since Spark looks once; and look for another module pyspark_* "
          "that fails to import there, which disables all data sources in Python"),
 )  # fmt: skip
+_JVM = (
+    _Row("jvm-reader", "session",
+         lambda s: s.session.jvm.version is None and _last_line_of(s.session.jvm.error),
+         "the reader in Spark's JVM was found and fails: {m}",
+         "Begin the session with arrow_shuffle.spark_config() of this package; to_spark() reads in "
+         "Python until then"),
+    _Row("jvm-reader-version", "session",
+         lambda s: s.session.jvm.version is not None and s.session.jvm.version != s.jar,
+         "the reader in Spark's JVM is {s.session.jvm.version}, and this package has {s.jar}",
+         "Begin the session with arrow_shuffle.spark_config() of this package, and without another "
+         "arrow_shuffle.jar in spark.jars or on the class path"),
+    _Row("jvm-reader-path", "driver",
+         lambda s: s.session.jvm.version is not None and _last_line_of(s.session.jvm.error),
+         "Spark's JVM cannot open a file in {s.path.path}: {m}",
+         "Give Hadoop the file system and its credentials (docs: SQL), or read in Python: "
+         "to_spark() does where the JVM cannot", "note"),
+)  # fmt: skip
 _DRIVER_AT_WORK = (
     _Row("thread", "this thread", lambda s: not s.session.is_active,
          "no session is active in this thread, so df.write.format('arrow_shuffle') and "
@@ -334,6 +352,10 @@ def _cannot_have_it(lookup: LookupFacts) -> str | None:
         return f"which lacks {', '.join(lacks)}"
     broken = (package.error for package in lookup.process.packages.values() if package.error)
     return next((f"where {error}" for error in broken), None)
+
+
+def _last_line_of(error: str | None) -> str | None:
+    return None if error is None else _last_line(error)
 
 
 def _last_line(text: str) -> str:

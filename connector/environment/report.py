@@ -66,6 +66,7 @@ class EnvironmentReport(Report):
             yield f"session: Spark {session.spark}, {kind}"
             if session.lookup is not None:
                 yield f"data sources: {session.lookup.executable} ({session.lookup.said_by})"
+            yield f"reader in the JVM: {session.jvm.version or 'none'}"
         for line, count in Counter(map(_process_line, facts.executors)).items():
             yield f"executors: {line}, {count} tasks"
         if facts.path is not None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pyspark.errors import AnalysisException
 
 from connector.options.batch import SECRET_PREFIX
-from connector.session import is_connect
+from connector.session import session_id
 from connector.source.data_source import ArrowShuffleDataSource
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def described_format(spark: SparkSession, shuffle: Shuffle, selection: str | Non
     if shuffle.filter is not None:
         described += f" where {shortened(str(shuffle.filter))}"
     with _lock:
-        names = _names_of(_session_id(spark))
+        names = _names_of(session_id(spark))
         if len(names) >= MOST_NAMES and described.lower() not in names:
             described = UNDESCRIBED
         for number in count(1):
@@ -94,7 +94,7 @@ def loaded_once(spark: SparkSession, key: Hashable, load: Callable[[], DataFrame
     # Settings decide what types columns have: those of CHAR, for one.
     key = key, str(spark._jsparkSession.sessionState().conf().settings().toString())
     with _lock:
-        frames = _frames_of(_session_id(spark))
+        frames = _frames_of(session_id(spark))
         frame = frames.pop(key) if key in frames else load()
         frames[key] = frame  # now the last
         if len(frames) > MOST_FRAMES:
@@ -146,13 +146,6 @@ def _names_of(session_id: str) -> dict[str, StorageOptions | None]:
     """
     del session_id
     return {}
-
-
-def _session_id(spark: SparkSession) -> str:
-    """Return the id of a session; several Python objects may be one session."""
-    if is_connect(spark):
-        return str(spark.session_id)  # type: ignore[attr-defined]
-    return str(spark._jsparkSession.sessionUUID())
 
 
 def _source(named: str, options: StorageOptions) -> type[ArrowShuffleDataSource]:

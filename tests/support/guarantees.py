@@ -34,6 +34,11 @@ GUARANTEES: dict[str, dict[str, str]] = {
             "A filter in SQL gives the rows of Spark's `where`, of any type and under any setting "
             "of the session, or is refused"
         ),
+        "joins in SQL": (
+            "Joins and groups of shuffles by Spark's planner, with no exchange, give the rows of "
+            "the same on Parquet, under any setting of the session; a row that lies elsewhere than "
+            "the planner was told is an error that names its file"
+        ),
         "counts": (
             "Counts, least and greatest values that the log or statistics say are those of the "
             "rows that a read delivers"

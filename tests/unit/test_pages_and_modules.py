@@ -118,7 +118,16 @@ def test_dotted_names_and_paths_lead_somewhere():
     assert [name for name in sorted(names) if not found(name)] == []
 
 
-@pytest.mark.parametrize("title", ["A write", "A read"])
+def test_classes_of_the_reader_in_the_jvm_exist():
+    picture = ARCHITECTURE.split("\n## A query in Spark's JVM\n")[1].split("```")[1]
+    right = [line[53:] for line in picture.splitlines() if len(line) > 53]
+    named = re.findall(r"\b[A-Z]\w+", " ".join(right))
+    assert len(named) > 20
+    there = {path.stem for path in (ROOT / "connector" / "jvm" / "src").rglob("*.java")}
+    assert set(named) <= there
+
+
+@pytest.mark.parametrize("title", ["A write", "A read", "A query in Spark's JVM"])
 def test_a_picture_is_one_screen(title):
     section = ARCHITECTURE.split(f"\n## {title}\n")[1].split("\n## ")[0]
     picture = section.split("```")[1].splitlines()

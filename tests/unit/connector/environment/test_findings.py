@@ -26,6 +26,7 @@ from connector.environment.facts import (
 )
 from connector.environment.findings import LOWEST, OUR_PACKAGES, findings
 from connector.environment.report import EnvironmentReport
+from connector.jvm_reader import JvmReader
 
 ROOT = Path(__file__).resolve().parents[4]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -56,7 +57,9 @@ def process(host="worker", executable="/env/bin/python", place=None, seconds_apa
 DRIVER = process("driver")
 LOOKUP = LookupFacts("python3", "PYSPARK_PYTHON", process=DRIVER)
 SESSION = SessionFacts(is_connect=False, spark="4.3.0", compression="none", lookup=LOOKUP)
-SOUND = EnvironmentFacts(DRIVER, session=SESSION, executors=(process(), process("other")))
+SOUND = EnvironmentFacts(
+    DRIVER, jar="0.2.0+a", session=SESSION, executors=(process(), process("other"))
+)
 CONNECT = replace(SESSION, is_connect=True, lookup=None)
 
 
@@ -249,6 +252,24 @@ BROKEN = {
         ["kept-versions"],
         ["the store of s3://b has versioning", "Let a lifecycle rule remove"],
     ),
+    "the reader in the JVM: fails": (
+        with_session(jvm=JvmReader(None, "Py4JJavaError: x\nCaused by: java.lang.Error: odd\n")),
+        ["jvm-reader"],
+        ["session", "was found and fails: Caused by: java.lang.Error: odd", "reads in Python"],
+    ),
+    "the reader in the JVM: of another package": (
+        with_session(jvm=JvmReader("0.1.0+0123456789ab")),
+        ["jvm-reader-version"],
+        ["is 0.1.0+0123456789ab, and this package has 0.2.0+a", "spark_config() of this package"],
+    ),
+    "the reader in the JVM: without the file system of the path": (
+        replace(
+            at_path(PlaceFacts(True, True), path="s3://b"),
+            session=replace(SESSION, jvm=JvmReader("0.2.0+a", 'No FileSystem for scheme "s3"')),
+        ),
+        ["jvm-reader-path"],
+        ["cannot open a file in s3://b: No FileSystem", "Give Hadoop the file system"],
+    ),
     "no session in this thread": (
         with_session(is_active=False),
         ["thread"],
@@ -292,6 +313,7 @@ def test_nothing_is_found_where_nothing_is_wrong():
     assert findings(SOUND) == []
     assert findings(at_path(PlaceFacts(True, True))) == []
     assert findings(replace(SOUND, session=CONNECT)) == []
+    assert findings(with_session(jvm=JvmReader("0.2.0+a"))) == []
     assert findings(with_executor(obstore=MISSING)) == [], "only stores need it"
 
 
