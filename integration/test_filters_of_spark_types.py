@@ -6,13 +6,11 @@ many in one query. The ways run in this process, by the code that Spark's worker
 
 from __future__ import annotations
 
-import random
 from itertools import cycle, islice
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 import arrow_shuffle
@@ -21,6 +19,12 @@ from arrow_shuffle import open_shuffle
 from connector.operators.spark_run import session_settings
 from connector.source.reader import ShuffleSourceReader, restricted
 from connector.source.stream_reader import ShuffleStreamReader
+from integration.programs.random_conditions import (
+    INTERPRETED,
+    Conditions,
+    distinct,
+    keys_in_spark,
+)
 from integration.programs.ways import FAST
 from tests.support.exhaustive import times
 from tests.support.guarantees import guarantee
@@ -31,16 +35,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
 NUM_ROWS = 72
-INTERPRETED = {
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-}
-"""So many different conditions take longer to compile than to evaluate."""
-
 AT_ONCE = 100
 """Conditions that one query of Spark evaluates."""
 
@@ -101,11 +99,6 @@ TIMES = [
     for at in moments
 ]  # fmt: skip
 OTHERS = ["NULL", "TRUE", "FALSE", "INTERVAL '1' DAY", "CAST('NaN' AS DOUBLE)"]
-TYPES = (
-    "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL(10,2)", "DECIMAL(38,38)",
-    "DECIMAL(5,1)", "STRING", "BINARY", "BOOLEAN", "DATE", "TIMESTAMP", "TIMESTAMP_NTZ",
-    "VARCHAR(3)",
-)  # fmt: skip
 ALIKE = ("ti", "i", "j", "l", "f", "d", "p")
 FITTING = {
     **dict.fromkeys(("ti", "i", "j", "l", "f", "d", "p", "q", "w"), NUMBERS),
@@ -113,6 +106,11 @@ FITTING = {
     **dict.fromkeys(("day", "t", "n"), TIMES),
     **dict.fromkeys(("b", "iv", "iv2"), OTHERS),
 }
+
+WORDS = (
+    "{0} IS NULL", "{0} IS NOT NULL", "b", "isnan(d)", "isnan(f)", "b IS NOT TRUE",
+    "{0} LIKE 'a%'",
+)  # fmt: skip
 
 SETTINGS: list[tuple[int, dict[str, str]]] = [
     (2_000, {}),
@@ -124,57 +122,6 @@ SETTINGS: list[tuple[int, dict[str, str]]] = [
     (50, {"spark.sql.legacy.literal.pickMinimumPrecision": "false"}),
 ]
 """Numbers of conditions, and the settings of the session that they are for."""
-
-
-class Conditions:
-    """Draws conditions."""
-
-    def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)
-
-    def draw(self, depth: int = 2) -> str:
-        """Return a condition, nested so deeply."""
-        choose = self._random
-        if depth and choose.random() < 0.3:
-            parts = [self.draw(depth - 1) for _ in range(choose.choice((2, 2, 3)))]
-            return f" {choose.choice(('AND', 'OR'))} ".join(f"({part})" for part in parts)
-        if depth and choose.random() < 0.15:
-            return f"NOT ({self.draw(depth - 1)})"
-        return self._leaf()
-
-    def _leaf(self) -> str:
-        choose = self._random
-        column = choose.choice(list(COLUMNS))
-        if column in REFUSED and choose.random() < 0.7:
-            column = "s"
-        name = column.upper() if choose.random() < 0.1 else column
-        kind = choose.random()
-        if kind < 0.5:
-            operator = choose.choice(("=", "!=", "<", "<=", ">", ">=", "<=>"))
-            sides = [name, self._value(column)]
-            if choose.random() < 0.2:
-                sides.reverse()
-            return f" {operator} ".join(sides)
-        if kind < 0.65:
-            values = [self._value(column) for _ in range(choose.randint(1, 3))]
-            return f"{name} {choose.choice(('IN', 'NOT IN'))} ({', '.join(values)})"
-        if kind < 0.73:
-            return f"{name} BETWEEN {self._value(column)} AND {self._value(column)}"
-        if kind < 0.83:
-            other = choose.choice([*COLUMNS, *(name for name in ALIKE if column in ALIKE)])
-            return f"{name} {choose.choice(('=', '<', '>=', '<=>'))} {other}"
-        return choose.choice(
-            (f"{name} IS NULL", f"{name} IS NOT NULL", "b", "isnan(d)", "isnan(f)", "b IS NOT TRUE",
-             f"{name} LIKE 'a%'", f"({name} = {self._value(column)}) IS NULL")
-        )  # fmt: skip
-
-    def _value(self, column: str) -> str:
-        choose = self._random
-        fitting = choose.random() < 0.9
-        value = choose.choice(FITTING[column] if fitting else [*NUMBERS, *TEXTS, *TIMES, *OTHERS])
-        if choose.random() < 0.1:
-            return f"CAST({value} AS {choose.choice(TYPES)})"
-        return value
 
 
 @pytest.fixture(scope="module")
@@ -264,14 +211,6 @@ class Ways:
         return {"path": str(self._path), "filter": condition, "timeZone": self._zone}
 
 
-def _distinct(conditions: Iterator[str]) -> Iterator[str]:
-    seen = set()
-    for condition in conditions:
-        if condition not in seen:
-            seen.add(condition)
-            yield condition
-
-
 def _keys_of_group(rows: pa.Table) -> pa.Table:
     return rows.select(["k"])
 
@@ -284,38 +223,15 @@ def _keys(batches: Iterator[pa.RecordBatch] | Sequence[pa.RecordBatch]) -> list[
     return sorted(key for batch in batches for key in batch.column("k").to_pylist())
 
 
-# What Spark says ---------------------------------------------------------------------------------
-
-
-def keys_in_spark(rows: DataFrame, conditions: list[str]) -> dict[str, list[int] | str]:
-    """Return the keys that Spark keeps for each condition, or its error."""
-    if not conditions:
-        return {}
-    truths: list[Column] = [
-        F.expr(f"CAST({condition} AS BOOLEAN)").alias(str(number))
-        for number, condition in enumerate(conditions)
-    ]
-    try:
-        table = rows.select("k", *truths).toArrow().sort_by("k")
-    except PySparkException as error:
-        if len(conditions) == 1:
-            return {conditions[0]: str(error).splitlines()[0]}
-        half = len(conditions) // 2
-        return keys_in_spark(rows, conditions[:half]) | keys_in_spark(rows, conditions[half:])
-    keys = table["k"].combine_chunks()
-    return {
-        condition: keys.filter(table[str(number)].combine_chunks()).to_pylist()
-        for number, condition in enumerate(conditions)
-    }
-
-
 @guarantee("filters in SQL")
 @pytest.mark.parametrize("seed", [36])
 def test_a_condition_keeps_the_rows_of_where_or_is_refused(
     spark: SparkSession, path: Path, seed: int
 ) -> None:
     rows = spark.read.format("arrow_shuffle").load(str(path)).cache()
-    draw = Conditions(seed).draw
+    values = [*NUMBERS, *TEXTS, *TIMES, *OTHERS]
+    fitting = {name: FITTING[name] for name in COLUMNS}
+    draw = Conditions(seed, fitting, values, alike=ALIKE, seldom=REFUSED, words=WORDS).draw
     wrong: list[str] = []
     num_refused = num_taken = 0
     num_asked = 0
@@ -326,7 +242,7 @@ def test_a_condition_keeps_the_rows_of_where_or_is_refused(
         ways = Ways(path, rows.select("k").schema, every)
         asked = cycle(ways.all())
         found: dict[str, tuple[str, list[int]]] = {}
-        for condition in islice(_distinct(iter(draw, None)), number):
+        for condition in islice(distinct(iter(draw, None)), number):
             way = next(asked)
             try:
                 found[condition] = way.__name__, way(condition)

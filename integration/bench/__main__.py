@@ -44,6 +44,7 @@ NUMBERS: dict[str, tuple[int, ...]] = {
     "in_process": (200,),
     "groups": (200,),
     "queries": (200,),
+    "planner": (200,),
     "merge": (20_000,),
     "memory": (),
     "buffer": (),

@@ -122,6 +122,27 @@ GROUPS_AGAINST_APPLY = Target(at_least=3)
 QUERIES_AGAINST_SQL = Target(at_least=2)
 """Speed of TPC-H queries from kept shuffles, against Spark SQL from Parquet."""
 
+PLANNER_AGAINST_PARQUET = {
+    "all columns": Target(at_least=1.6),
+    "all columns hashed": Target(at_least=1.6),
+    "two columns": Target(at_least=2),
+    "TPC-H Q1": Target(at_least=1.8),
+    "group by the key": Target(at_least=2.8),
+    "join of two shuffles": Target(at_least=2.7),
+    "count(*)": Target(at_least=3.6),
+    "max of a column": Target(at_least=3.6),
+    "one key": Target(at_least=7),
+    "join with few rows": Target(at_least=4),
+}
+"""Speed of plain SQL by the planner's reader, against Parquet of one file a subpartition."""
+
+WRITE_AND_JOINS_AGAINST_PARQUET = {
+    "Parquet": Target(at_least=2),
+    "plain Parquet": Target(at_least=1.3),
+}
+"""Speed of a write of two tables and three joins in SQL, against Parquet clustered by the key, and
+as it comes."""
+
 FILTER_AGAINST_WHERE = Target(at_least=5)
 """Speed of ``select(filter=)`` that keeps 1 % of the rows, against reading and filtering."""
 
