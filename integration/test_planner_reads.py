@@ -180,6 +180,18 @@ def test_columns_without_a_type_of_spark_leave_the_others_readable(
         planner.table("intervals")
 
 
+@pytest.mark.parametrize("n", [2, 3, 6, 12, 1000, 65_537])
+def test_rows_lie_where_the_hash_of_their_key_places_them(
+    planner: SparkSession, warehouse: Path, n: int
+) -> None:
+    keys = pa.array([*range(-2000, 2000), None, 2**63 - 1, -(2**63)], pa.int64())
+    write = {"keys": "k", "num_subpartitions": n, "options": FAST}
+    arrow_shuffle.write_shuffle(pa.table({"k": keys}), warehouse / f"of_{n}", **write)
+    found = planner.sql(f"SELECT k, count(*) AS rows FROM of_{n} GROUP BY k")
+    assert f"ranges of {n} subpartitions by [k]" in plan_of(found)
+    assert {row.k for row in found.collect()} == {*keys.to_pylist()}
+
+
 def test_columns_that_were_added_without_spark_are_read(
     spark: SparkSession, planner: SparkSession, warehouse: Path
 ) -> None:

@@ -106,7 +106,11 @@ final class KeyHash {
   }
 
   private static void fold(ColumnVector key, DataType type, int from, int to, int[] hashes) {
-    if (type instanceof LongType || type instanceof TimestampType) {
+    if ((type instanceof LongType || type instanceof TimestampType) && !key.hasNull()) {
+      for (int row = from; row < to; row++) {
+        hashes[row] = Murmur3_x86_32.hashLong(key.getLong(row), hashes[row]);
+      }
+    } else if (type instanceof LongType || type instanceof TimestampType) {
       for (int row = from; row < to; row++) {
         if (!key.isNullAt(row)) {
           hashes[row] = Murmur3_x86_32.hashLong(key.getLong(row), hashes[row]);

@@ -23,10 +23,38 @@ final class PlacementCheck {
   private int begin;
   private int end;
 
+  // What tells a multiple of n without a division: times the inverse of the odd part of n, modulo
+  // 2^64, and turned right by its even part, it is at most (2^64 - 1) / n, and no other number is.
+  private final long inverse;
+  private final int even;
+  private final long most;
+  private final long positive; // a multiple that makes each difference positive
+
   private PlacementCheck(Shape shape, List<ColumnVector> keys, List<DataType> types) {
     this.shape = shape;
     this.keys = keys;
     this.types = types;
+    long n = shape.numSubpartitions();
+    even = Long.numberOfTrailingZeros(n);
+    inverse = inverse(n >> even);
+    most = Long.divideUnsigned(-1, n);
+    positive = n * ((1L << 32) / n + 2);
+  }
+
+  /**
+   * The number that makes 1 of an odd one, modulo 2^64; each step doubles the bits that are right.
+   */
+  private static long inverse(long odd) {
+    long found = odd;
+    for (int bits = 3; bits < Long.SIZE; bits *= 2) {
+      found *= 2 - odd * found;
+    }
+    return found;
+  }
+
+  private boolean isMultiple(long difference) {
+    long turned = Long.rotateRight((difference + positive) * inverse, even);
+    return Long.compareUnsigned(turned, most) <= 0;
   }
 
   /** The check of batches of these vectors, which have all keys. */
@@ -60,10 +88,9 @@ final class PlacementCheck {
    */
   void compare(ChunkRows chunk) throws CorruptShuffleException {
     KeyHash.ofRows(keys, types, shape.seed(), begin, end, hashes);
-    int n = shape.numSubpartitions();
     for (int row = begin; row < end; row++) {
-      int placed = Math.floorMod(hashes[row], n);
-      if (placed != subpartitions[row]) {
+      if (!isMultiple((long) hashes[row] - subpartitions[row])) {
+        int placed = Math.floorMod(hashes[row], shape.numSubpartitions());
         throw new CorruptShuffleException(chunk.where() + ": a row lies in subpartition "
             + subpartitions[row] + ", where the hash of its keys " + shape.keys() + " places it in "
             + placed + "; a join by the subpartitions of this file would lose rows");
