@@ -39,7 +39,7 @@ def taken(buffer, first=0):
     st.integers(0, N - 1),
 )
 def test_random_batches_up_to_several_buffers(batches, capacity, first):
-    """A batch is taken as long as it fits, and as a whole; one that does not changes nothing."""
+    """A batch is taken as long as it fits, and as a whole; one that does not changes no row."""
     buffer = SortBuffer(SCHEMA, capacity, N)
     kept, start = [], 0
     for ids in batches:
@@ -48,7 +48,9 @@ def test_random_batches_up_to_several_buffers(batches, capacity, first):
             kept += [(s, v) for v, s in enumerate(ids, start)]
             assert buffer.num_bytes <= capacity
         else:
-            assert (buffer.num_rows, buffer.num_bytes) == before
+            # What its rows do not need may have been freed to make room.
+            assert buffer.num_rows == before[0]
+            assert buffer.num_bytes <= before[1]
             wanted = numbered(ids, start).nbytes + len(ids) * ROW_OVERHEAD_BYTES
             assert buffer.num_bytes + wanted > capacity
         start += len(ids)
