@@ -114,6 +114,14 @@ def spark(
         yield _reading_in_python(session)
 
 
+@pytest.fixture(autouse=True)
+def _shared_session_is_active(request: pytest.FixtureRequest) -> None:
+    """Undo what a test before left: Spark looks for data sources in the session that is active."""
+    if "spark" in request.fixturenames:
+        spark = request.getfixturevalue("spark")
+        spark._jvm.org.apache.spark.sql.SparkSession.setActiveSession(spark._jsparkSession)
+
+
 def _reading_in_python(session: SparkSession) -> SparkSession:
     """Let ``to_spark`` read in Python, as most tests mean; a new session beside it asks again."""
     jvm_reader._answers_of(session_id(session))[""] = NO_READER
