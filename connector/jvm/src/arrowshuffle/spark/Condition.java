@@ -7,6 +7,7 @@ import java.io.Serializable;
 import java.math.BigInteger;
 import java.util.Arrays;
 import java.util.List;
+import java.util.function.Predicate;
 
 /**
  * What a query wants of rows, as far as bounds can tell that some have none of it. It is never more
@@ -39,7 +40,7 @@ sealed interface Condition extends Serializable {
   record Never() implements Condition {
     @Override
     public boolean mayMatch(Bounds rows) {
-      return rows.rows() < 0;
+      return false;
     }
   }
 
@@ -54,19 +55,11 @@ sealed interface Condition extends Serializable {
       implements Condition {
     @Override
     public boolean mayMatch(Bounds rows) {
-      Bound bound = rows.of(columnId);
-      if (bound == null) {
-        return true;
-      }
-      return bound.nulls() < rows.rows()
-          && values.stream().anyMatch(value
+      return mayHave(rows, columnId,
+          bound
+          -> values.stream().anyMatch(value
               -> (bound.min() == null || compare(value, bound.min()) >= 0)
-                  && (bound.max() == null || compare(value, bound.max()) <= 0));
-    }
-
-    @Override
-    public String toString() {
-      return "OneOf[" + column + ", " + inside + "]";
+                  && (bound.max() == null || compare(value, bound.max()) <= 0)));
     }
   }
 
@@ -74,10 +67,8 @@ sealed interface Condition extends Serializable {
   record Less(int columnId, Object value, boolean orEqual) implements Condition {
     @Override
     public boolean mayMatch(Bounds rows) {
-      Bound bound = rows.of(columnId);
-      return bound == null
-          || bound.nulls() < rows.rows()
-          && (bound.min() == null || compare(bound.min(), value) < (orEqual ? 1 : 0));
+      return mayHave(rows, columnId,
+          bound -> bound.min() == null || compare(bound.min(), value) < (orEqual ? 1 : 0));
     }
   }
 
@@ -85,10 +76,8 @@ sealed interface Condition extends Serializable {
   record Greater(int columnId, Object value, boolean orEqual) implements Condition {
     @Override
     public boolean mayMatch(Bounds rows) {
-      Bound bound = rows.of(columnId);
-      return bound == null
-          || bound.nulls() < rows.rows()
-          && (bound.max() == null || compare(bound.max(), value) > (orEqual ? -1 : 0));
+      return mayHave(rows, columnId,
+          bound -> bound.max() == null || compare(bound.max(), value) > (orEqual ? -1 : 0));
     }
   }
 
@@ -96,13 +85,10 @@ sealed interface Condition extends Serializable {
   record BeginsWith(int columnId, byte[] prefix) implements Condition {
     @Override
     public boolean mayMatch(Bounds rows) {
-      Bound bound = rows.of(columnId);
-      if (bound == null) {
-        return true;
-      }
-      return bound.nulls() < rows.rows()
-          && (bound.max() == null || compare(bound.max(), prefix) >= 0)
-          && (bound.min() == null || compare(cut((byte[]) bound.min()), prefix) <= 0);
+      return mayHave(rows, columnId,
+          bound
+          -> (bound.max() == null || compare(bound.max(), prefix) >= 0)
+              && (bound.min() == null || compare(cut((byte[]) bound.min()), prefix) <= 0));
     }
 
     private byte[] cut(byte[] text) {
@@ -123,9 +109,14 @@ sealed interface Condition extends Serializable {
   record IsNotNull(int columnId) implements Condition {
     @Override
     public boolean mayMatch(Bounds rows) {
-      Bound bound = rows.of(columnId);
-      return bound == null || bound.nulls() < rows.rows();
+      return mayHave(rows, columnId, bound -> true);
     }
+  }
+
+  /** Whether some row may have a value, and one that the bounds of the column leave possible. */
+  private static boolean mayHave(Bounds rows, int columnId, Predicate<Bound> possible) {
+    Bound bound = rows.of(columnId);
+    return bound == null || bound.nulls() < rows.rows() && possible.test(bound);
   }
 
   /** Stands for the metadata column of the subpartition, as a position and as an id. */

@@ -11,8 +11,8 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.vectorized.ColumnVector;
 
 /**
- * Compares where rows lie with where the hash of their keys places them: a planner that was told
- * of a partitioning which does not hold would lose rows without a word.
+ * Compares where rows lie with where the hash of their keys places them: by a
+ * reported partitioning that does not hold, Spark would lose rows without a word.
  */
 final class PlacementCheck {
   private final Shape shape;

@@ -33,7 +33,7 @@ class RangePartition implements InputPartition {
     this.fileStep = fileStep;
   }
 
-  /** One of the ranges of which a scan has told the planner that keys are apart. */
+  /** One of the ranges that a scan reports as its partitioning. */
   static final class Keyed extends RangePartition implements HasPartitionKey {
     private static final long serialVersionUID = 1;
 

@@ -46,7 +46,7 @@ final class RowsReader implements PartitionReader<ColumnarBatch> {
     private final PartitionedFile[] files;
     private final StructType columns;
     private final int[] stored;
-    private final String[] checkedKeys;
+    private final boolean checksPlacement;
     private final Condition[] conditions;
     private final int limit;
 
@@ -54,10 +54,10 @@ final class RowsReader implements PartitionReader<ColumnarBatch> {
      * Makes the factory.
      *
      * @param stored where each of the columns is in the schema of the version; -1: metadata
-     * @param checkedKeys columns whose hash must place each row where it lies; null: not checked
+     * @param checksPlacement whether the hash of the keys must place each row where it lies
      */
     Factory(Storage storage, Snapshot snapshot, List<PartitionedFile> files, StructType columns,
-        int[] stored, String[] checkedKeys, List<Condition> conditions, int limit) {
+        int[] stored, boolean checksPlacement, List<Condition> conditions, int limit) {
       this.storage = storage;
       this.shape = snapshot.shape();
       this.version = snapshot.version();
@@ -65,7 +65,7 @@ final class RowsReader implements PartitionReader<ColumnarBatch> {
       this.files = files.toArray(PartitionedFile[] ::new);
       this.columns = columns;
       this.stored = stored.clone();
-      this.checkedKeys = checkedKeys;
+      this.checksPlacement = checksPlacement;
       this.conditions = conditions.toArray(Condition[] ::new);
       this.limit = limit;
     }
@@ -120,7 +120,7 @@ final class RowsReader implements PartitionReader<ColumnarBatch> {
     }
     batch = new ColumnarBatch(Arrays.copyOf(vectors, vectors.length, ColumnVector[].class));
     wanted = IntStream.of(scan.stored).filter(at -> at >= 0).toArray();
-    check = scan.checkedKeys == null ? null : PlacementCheck.of(scan.shape, scan.columns, vectors);
+    check = scan.checksPlacement ? PlacementCheck.of(scan.shape, scan.columns, vectors) : null;
   }
 
   @Override

@@ -5,11 +5,11 @@ import java.util.BitSet;
 import java.util.List;
 
 /**
- * How a scan is divided into tasks, and whether the planner is told that each has its own keys. It
+ * How a scan is divided into tasks, and whether it reports that each has keys of its own. It
  * follows from the log alone; indexes are read by the tasks.
  *
- * @param ranges of which the planner is told; null: of none
- * @param why where it is told of none, the reason
+ * @param ranges the partitioning that it reports; null: none
+ * @param why where it reports none, the reason
  * @param partitions what the tasks read; of ranges one for each, those without rows too
  */
 record ScanPlan(SubpartitionRanges ranges, String why, List<RangePartition> partitions) {
@@ -24,8 +24,7 @@ record ScanPlan(SubpartitionRanges ranges, String why, List<RangePartition> part
    *
    * @param numBytes stored bytes of each subpartition
    * @param among subpartitions that are read; null: all
-   * @param unplaced why no partitioning can be told of, as far as the table and the columns say;
-   *     null: it can
+   * @param unplaced why table and columns allow no partitioning to be reported; null: they do
    */
   static ScanPlan of(
       long[] numBytes, int numFiles, BitSet among, String unplaced, ScanSettings settings) {

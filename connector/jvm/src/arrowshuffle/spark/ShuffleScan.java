@@ -35,7 +35,7 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * A read of some columns of a version, with what the planner is told of it. Only a filter of run
+ * A read of some columns of a version, with what it reports to the planner. Only a filter of run
  * time changes it: it leaves out subpartitions.
  */
 final class ShuffleScan implements Scan, Batch, SupportsReportPartitioning,
@@ -132,7 +132,7 @@ final class ShuffleScan implements Scan, Batch, SupportsReportPartitioning,
     return KeyHash.takes(type) ? null : "the key is of type " + type.catalogString();
   }
 
-  // What the planner is told.
+  // What it reports to the planner.
 
   @Override
   public StructType readSchema() {
@@ -235,11 +235,9 @@ final class ShuffleScan implements Scan, Batch, SupportsReportPartitioning,
 
   @Override
   public PartitionReaderFactory createReaderFactory() {
-    String[] keys = plan.ranges() != null && settings.checkPlacement()
-        ? shape().keys().toArray(String[] ::new)
-        : null;
+    boolean checks = plan.ranges() != null && settings.checkPlacement();
     return new RowsReader.Factory(
-        table.storage(), snapshot(), files, columns, stored, keys, conditions, limit);
+        table.storage(), snapshot(), files, columns, stored, checks, conditions, limit);
   }
 
   // Equal scans give equal rows: Spark reads them once.

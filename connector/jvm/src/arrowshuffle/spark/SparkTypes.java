@@ -37,8 +37,7 @@ final class SparkTypes {
     StructType found = new StructType();
     for (Field field : shape.schema().getFields()) {
       StructField stored = known.get(field.getName());
-      found = stored != null ? found.add(stored)
-                             : found.add(struct(List.of(field), where, "").fields()[0]);
+      found = found.add(stored != null ? stored : field(field, where, ""));
     }
     return found;
   }
@@ -46,11 +45,14 @@ final class SparkTypes {
   private static StructType struct(List<Field> fields, String where, String path) {
     StructType found = new StructType();
     for (Field field : fields) {
-      DataType type = type(field, where, path + field.getName());
-      found =
-          found.add(new StructField(field.getName(), type, field.isNullable(), Metadata.empty()));
+      found = found.add(field(field, where, path));
     }
     return found;
+  }
+
+  private static StructField field(Field field, String where, String path) {
+    DataType type = type(field, where, path + field.getName());
+    return new StructField(field.getName(), type, field.isNullable(), Metadata.empty());
   }
 
   private static DataType type(Field field, String where, String path) {
