@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from contextlib import contextmanager
 
 import numpy as np
 import pyarrow as pa
@@ -125,47 +126,50 @@ def test_a_child_forked_while_others_read_can_read(path):
         thread.join()
 
 
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
-def test_a_child_forked_while_another_looks_up_the_totals_can_read(path, monkeypatch):
-    shuffle, looked_up = open_shuffle(path), version_reader.totals_of
-    parent, inside, forked = os.getpid(), threading.Event(), threading.Event()
-
-    def look_up(*arguments):
-        if os.getpid() == parent:
-            inside.set()
-            forked.wait()
-        return looked_up(*arguments)
-
-    monkeypatch.setattr(version_reader, "totals_of", look_up)
-    thread = threading.Thread(target=lambda: shuffle.subpartition_rows)
+@contextmanager
+def inside_of(hold):
+    """Keep a thread within ``hold(inside, forked)``, which sets one and waits for the other."""
+    inside, forked = threading.Event(), threading.Event()
+    thread = threading.Thread(target=hold, args=(inside, forked))
     thread.start()
     try:
         assert inside.wait(20)
-        assert rows_in_child(shuffle) == ROWS
+        yield
     finally:
         forked.set()
         thread.join()
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+def test_a_child_forked_while_another_looks_up_the_totals_can_read(path, monkeypatch):
+    shuffle, looked_up, parent = open_shuffle(path), version_reader.totals_of, os.getpid()
+
+    def hold(inside, forked):
+        def look_up(*arguments):
+            if os.getpid() == parent:
+                inside.set()
+                forked.wait()
+            return looked_up(*arguments)
+
+        monkeypatch.setattr(version_reader, "totals_of", look_up)
+        assert shuffle.subpartition_rows is not None
+
+    with inside_of(hold):
+        assert rows_in_child(shuffle) == ROWS
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 def test_a_child_forked_while_another_holds_the_lock_of_reads_can_read(path):
     shuffle = open_shuffle(path)
     assert sum(batch.num_rows for batch in shuffle.read()) == ROWS
-    inside, forked = threading.Event(), threading.Event()
 
-    def hold():
+    def hold(inside, forked):
         with shuffle._reader.scheduler.pool.changed:
             inside.set()
             forked.wait()
 
-    thread = threading.Thread(target=hold)
-    thread.start()
-    try:
-        assert inside.wait(20)
+    with inside_of(hold):
         assert rows_in_child(shuffle) == ROWS
-    finally:
-        forked.set()
-        thread.join()
 
 
 def test_readers_left_in_cycles_close_themselves_anywhere(path):
