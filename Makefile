@@ -22,7 +22,8 @@ OLDEST := $(firstword $(OLDER))
 CHOSEN := tests/unit/connector/test_jar.py \
     integration/test_every_type.py integration/test_sql.py integration/test_streams.py \
     integration/test_planner_faults.py integration/test_planner_queries.py integration/test_catalog.py
-JAVA   := connector/jvm/src/arrowshuffle/*/*.java integration/readers/jvm/*.java
+JAVA   := connector/jvm/src/arrowshuffle/*/*.java integration/readers/jvm/*.java \
+    integration/programs/java/*.java
 STYLE  := --style=file:connector/jvm/.clang-format
 CONCURRENTLY = echo "Several runs concurrently, each is shown when it ends."; \
     $(MAKE) --no-print-directory --jobs=3 --keep-going --output-sync=target

@@ -1,8 +1,8 @@
 """Builds the jar of Spark's reader from the Java beside it: equal sources make equal bytes.
 
 ``python -m integration.programs.jar`` compiles ``connector/jvm/src`` against the installed PySpark,
-and writes ``connector/jvm/arrow_shuffle.jar``, which is committed, so that nobody who installs this
-package needs a compiler. A test builds it again, against each Spark that is supported.
+and writes ``connector/jvm/arrow_shuffle.jar``, which is committed, so that an installation of this
+package needs no compiler. A test builds it again, against each Spark that is supported.
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.fs.RawLocalFileSystem;
 
 /**
- * An object store for tests, {@code counted:/path}: local files that only this file system opens. It
- * writes a line for each request to {@code fs.counted.log}, waits {@code fs.counted.delay.ms}, and
- * fails a read of a file whose name contains {@code fs.counted.fail}.
+ * An object store for tests, {@code counted:/path}: local files that only this file system opens.
+ * It writes a line for each request to {@code fs.counted.log}, waits {@code fs.counted.delay.ms},
+ * and fails a read of a file whose name contains {@code fs.counted.fail}.
  */
 public final class CountedFileSystem extends RawLocalFileSystem {
   private Configuration settings;
@@ -71,8 +71,7 @@ public final class CountedFileSystem extends RawLocalFileSystem {
       }
 
       @Override
-      public void readFully(long position, byte[] into, int offset, int length)
-          throws IOException {
+      public void readFully(long position, byte[] into, int offset, int length) throws IOException {
         count("whole", path);
         super.readFully(position, into, offset, length);
       }
