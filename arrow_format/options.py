@@ -131,7 +131,7 @@ MAX_THREADS = 1024
 
 DEFAULT_RETENTION = timedelta(hours=24)
 """How long garbage collection keeps a version after another superseded it."""
-DEFAULT_BYTES = 64 << 20
+LATEST_ROWS_BYTES = 64 << 20
 """Memory of rows of which the latest of each key is kept."""
 
 

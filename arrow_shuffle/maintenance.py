@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from arrow_format.errors import OptionError
 from arrow_format.extras import needed_by
-from arrow_format.options import DEFAULT_BYTES, DEFAULT_RETENTION, ignore
+from arrow_format.options import DEFAULT_RETENTION, LATEST_ROWS_BYTES, ignore
 from connector.session import session_of
 
 if TYPE_CHECKING:
@@ -588,7 +588,7 @@ class Maintained:
         self,
         *,
         due: bool = False,
-        max_bytes: int = DEFAULT_BYTES,
+        max_bytes: int = LATEST_ROWS_BYTES,
         options: WriteOptions | None = None,
     ) -> ShuffleReceipt | None:
         """Commit the pending checkpoints of a stream with a flush interval as one version.

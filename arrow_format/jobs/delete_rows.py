@@ -44,12 +44,7 @@ from arrow_format.log.outputs import NO_OUTPUTS, MapOutputs
 from arrow_format.log.pending import pending_outputs
 from arrow_format.log.transactions import committed_by, find_transaction
 from arrow_format.model import MapOutput, Transaction
-from arrow_format.options import (
-    WriteOptions,
-    check_flag,
-    check_write_options,
-    ignore,
-)
+from arrow_format.options import WriteOptions, check_flag, check_write_options, ignore
 from arrow_format.read.index_cache import IndexCache
 from arrow_format.read.key_search import Matches, search
 from arrow_format.storage.local_dirs import WriteRoots, known_roots

@@ -50,10 +50,7 @@ from arrow_format.log.pending import last_pending
 from arrow_format.log.result import Released
 from arrow_format.log.state import PendingNumbers
 from arrow_format.model import SAFE_NAME
-from arrow_format.options import (
-    check_flag,
-    ignore,
-)
+from arrow_format.options import check_flag, ignore
 from arrow_format.read.presentation import count_of, format_bytes
 from arrow_format.read.shuffle import check_there
 from arrow_format.report import Report

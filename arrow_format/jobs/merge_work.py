@@ -20,10 +20,7 @@ from arrow_format.jobs.map_outputs import complete_outputs, in_task_order
 from arrow_format.jobs.replacement import Replacement
 from arrow_format.log.totals import sum_totals
 from arrow_format.model import MapOutput, MapStatus
-from arrow_format.options import (
-    WriteOptions,
-    ignore,
-)
+from arrow_format.options import WriteOptions, ignore
 from arrow_format.read.index_cache import IndexCache
 from arrow_format.storage.local_dirs import ReadRoots, WriteRoots, first_root
 from arrow_format.write.checked_file import read_back

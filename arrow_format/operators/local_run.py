@@ -35,12 +35,7 @@ from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.run import run_job
 from arrow_format.operators.description import RunSettings, spark_fields
 from arrow_format.operators.in_order import InOrder, Step
-from arrow_format.options import (
-    MIN_SHARE_BYTES,
-    READING_BYTES,
-    ReadOptions,
-    WriteOptions,
-)
+from arrow_format.options import MIN_SHARE_BYTES, READING_BYTES, ReadOptions, WriteOptions
 from arrow_format.storage.scratch import ScratchDirectory
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from arrow_format.errors import OptionError
 from arrow_format.keys.partitioner import key_names
-from arrow_format.options import DEFAULT_BYTES
+from arrow_format.options import LATEST_ROWS_BYTES
 from arrow_format.streaming.elements import LatencyMarker, Watermark, WatermarkStatus
 from arrow_format.streaming.flush_buffer import FlushBuffer, FlushReason
 from arrow_format.streaming.options import FlushOptions, is_output_buffered
@@ -87,7 +87,7 @@ class BufferOutput:
         keys: str | Sequence[str] | None = None,
         max_interval: timedelta | None,
         memory_buffer_only: bool = False,
-        max_buffered_bytes: int = DEFAULT_BYTES,
+        max_buffered_bytes: int = LATEST_ROWS_BYTES,
         timestamp: str | None = None,
         clock: Callable[[], float] = time.monotonic,
         directory: str | None = None,

@@ -6,12 +6,7 @@ from typing import TYPE_CHECKING
 
 from arrow_format.errors import BackPressureTimeoutError, ShuffleError, ShuffleNotFoundError
 from arrow_format.jobs.garbage import check_retention, collect
-from arrow_format.options import (
-    DEFAULT_RETENTION,
-    WriteOptions,
-    check_flag,
-    ignore,
-)
+from arrow_format.options import DEFAULT_RETENTION, WriteOptions, check_flag, ignore
 from arrow_format.storage.open import Place, open_storage
 from arrow_format.streaming.flush_pending import flush_pending
 

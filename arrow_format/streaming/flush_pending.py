@@ -30,11 +30,7 @@ from arrow_format.log.pending import pending_outputs
 from arrow_format.log.result import released_error
 from arrow_format.log.snapshot import Snapshot
 from arrow_format.log.totals import sum_totals
-from arrow_format.options import (
-    DEFAULT_BYTES,
-    WriteOptions,
-    check_integer,
-)
+from arrow_format.options import LATEST_ROWS_BYTES, WriteOptions, check_integer
 from arrow_format.read.chunk_plan import group_adjacent
 from arrow_format.read.shuffle import Shuffle, check_there
 from arrow_format.storage.open import Place, open_storage
@@ -123,7 +119,7 @@ def flush_pending(
     path: Place,
     *,
     due: bool = False,
-    max_bytes: int = DEFAULT_BYTES,
+    max_bytes: int = LATEST_ROWS_BYTES,
     options: WriteOptions | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> ShuffleReceipt | None:

@@ -16,11 +16,7 @@ from arrow_format.arrays.expansion import stored_batches
 from arrow_format.arrays.stored_types import data_schema
 from arrow_format.errors import ClosedError, SchemaError
 from arrow_format.keys.partitioner import HashPartitioner, key_names
-from arrow_format.options import (
-    DEFAULT_BYTES,
-    MAX_REGION_BYTES,
-    check_integer,
-)
+from arrow_format.options import LATEST_ROWS_BYTES, MAX_REGION_BYTES, check_integer
 from arrow_format.streaming.latest_in_memory import KEY_BYTES, LatestRows, latest_in_passes
 from arrow_format.streaming.spilled_rows import SpilledRows
 
@@ -36,7 +32,7 @@ def latest_per_key(
     batches: Iterable[pa.RecordBatch],
     keys: str | Sequence[str] | None,
     *,
-    max_bytes: int = DEFAULT_BYTES,
+    max_bytes: int = LATEST_ROWS_BYTES,
     directory: str | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the latest row of each key.
@@ -102,7 +98,7 @@ class LatestPerKey:
         schema: pa.Schema,
         keys: str | Sequence[str] | None,
         *,
-        max_bytes: int = DEFAULT_BYTES,
+        max_bytes: int = LATEST_ROWS_BYTES,
         spills: bool = True,
         directory: str | None = None,
     ) -> None:

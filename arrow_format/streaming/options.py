@@ -10,12 +10,7 @@ from datetime import timedelta
 
 from arrow_format.errors import OptionError
 from arrow_format.option_fields import DURATION, check_fields, option
-from arrow_format.options import (
-    DEFAULT_BYTES,
-    FLAG,
-    check_integer,
-    num_bytes,
-)
+from arrow_format.options import FLAG, LATEST_ROWS_BYTES, check_integer, num_bytes
 from arrow_format.streaming.latest_spilling import LEAST_BYTES
 
 
@@ -62,7 +57,7 @@ class FlushOptions:
     max_interval: timedelta | None = option(None, INTERVAL, name="flush.maxInterval")
     memory_buffer_only: bool = option(False, FLAG, name="flush.memoryBufferOnly")
     max_buffered_bytes: int = option(
-        DEFAULT_BYTES, num_bytes(LEAST_BYTES, 1 << 50), name="flush.maxBufferedBytes"
+        LATEST_ROWS_BYTES, num_bytes(LEAST_BYTES, 1 << 50), name="flush.maxBufferedBytes"
     )
 
     def __post_init__(self) -> None:

@@ -17,7 +17,7 @@ from pyspark import TaskContext
 from arrow_format.arrays.batches import BATCH_BYTES, BATCH_ROWS, rebatched
 from arrow_format.errors import OptionError
 from arrow_format.keys.partitioner import key_names
-from arrow_format.options import DEFAULT_BYTES
+from arrow_format.options import LATEST_ROWS_BYTES
 from arrow_format.streaming.flush_buffer import FlushBuffer
 from arrow_format.streaming.options import (
     INTERVAL,
@@ -91,7 +91,7 @@ class BufferedOutput(ChecksOnArrival):
         max_interval: str | timedelta | None = None,
         *,
         memory_buffer_only: bool = False,
-        max_buffered_bytes: int = DEFAULT_BYTES,
+        max_buffered_bytes: int = LATEST_ROWS_BYTES,
         timestamp: str | None = None,
         attributes: OperatorAttributes | None = None,
         parallelism: int | None = None,

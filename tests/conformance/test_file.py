@@ -10,10 +10,7 @@ from hypothesis import strategies as st
 
 from arrow_format.errors import ClosedError, CorruptShuffleError, ShuffleError
 from arrow_format.format.regions import PrefixSums, Region, RegionKind
-from arrow_format.options import (
-    WriteOptions,
-    ignore,
-)
+from arrow_format.options import WriteOptions, ignore
 from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.open import ObjectExistsError, PosixStorage
 from arrow_format.write.clustering import Clustering, cluster
