@@ -19,6 +19,8 @@ from pyspark.sql import functions as F
 import arrow_shuffle
 from arrow_format import release_shuffle
 from arrow_shuffle import open_shuffle
+from connector.jvm_reader import BUCKETING
+from connector.spark_version import SPARK
 from integration.programs.planner import (
     CATALOG,
     FORMAT,
@@ -386,3 +388,14 @@ def test_options_of_a_query_override_those_of_the_catalog(planner: SparkSession)
     df = planner.sql("SELECT k, count(*) FROM orders WITH (`max-range-bytes` = 10) GROUP BY k")
     assert "num-ranges = " in plan_of(df)
     assert df.count() == 50
+
+
+def test_without_a_setting_the_default_of_spark_counts(
+    spark: SparkSession, warehouse: Path
+) -> None:
+    session = planning_session(spark, warehouse, PLAIN)
+    session.conf.unset(BUCKETING)
+    plan = plan_of(session.sql("SELECT k, count(*) FROM orders GROUP BY k"))
+    reported = f"ranges of {N} subpartitions by [k]" in plan
+    assert reported == (SPARK >= (4, 1))
+    assert reported != ("bucketing.enabled is false" in plan)

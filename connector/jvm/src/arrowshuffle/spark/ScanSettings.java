@@ -39,7 +39,7 @@ record ScanSettings(int cores, int numRanges, long maxRangeBytes, boolean checkP
   }
 
   private static boolean isSet(SparkSession session, String name) {
-    return Boolean.parseBoolean(session.conf().get(name, "false"));
+    return Boolean.parseBoolean(session.conf().get(name)); // else the default of this Spark
   }
 
   private static long positive(
