@@ -7,10 +7,10 @@ package arrowshuffle.format;
  * (unsigned integers of 64 bits, decimals without their scale); a Double or Float; a byte[] (text,
  * binary).
  *
+ * <p>Both bounds are values of rows, some of which may be masked; but texts and binaries are cut.
+ *
  * @param min no value is less; null where there is no lower bound
  * @param max no value is greater; null where there is no upper bound
  * @param nulls how many values are null; where rows are masked, at most so many
- * @param exact whether min and max are values of rows, some of which may be masked: all but texts
- *     and binaries, which are cut
  */
-public record Bound(Object min, Object max, long nulls, boolean exact) {}
+public record Bound(Object min, Object max, long nulls) {}

@@ -16,7 +16,7 @@ final class BoundValues {
   static Bound bound(byte[] min, byte[] max, long nulls, Layout wanted, Object where)
       throws CorruptShuffleException {
     return new Bound(min == null ? null : value(min, wanted, where),
-        max == null ? null : value(max, wanted, where), nulls, wanted.kind != Layout.Kind.TEXT);
+        max == null ? null : value(max, wanted, where), nulls);
   }
 
   private static Object value(byte[] bytes, Layout wanted, Object where)

@@ -409,8 +409,7 @@ public final class CommitLog {
     }
     check(sum(numRows) == rows && sum(numBytes) == size, own.where,
         "the totals of version " + own.number + " are not those of its map outputs");
-    return new Snapshot(
-        own.number, own.committedAtMs, own.commitId, shape, List.copyOf(files), numRows, numBytes);
+    return new Snapshot(own.number, own.commitId, shape, List.copyOf(files), numRows, numBytes);
   }
 
   private static long sum(long[] numbers) {

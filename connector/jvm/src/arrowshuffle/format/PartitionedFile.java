@@ -58,7 +58,7 @@ public record PartitionedFile(long version, long order, long lastVersion, String
     @Override
     public Bound of(int columnId) {
       // Of a column that the file lacks all values are null.
-      return ids.contains(columnId) ? known.get(columnId) : new Bound(null, null, rows, true);
+      return ids.contains(columnId) ? known.get(columnId) : new Bound(null, null, rows);
     }
   }
 }

@@ -21,7 +21,6 @@ public final class Shape implements Serializable {
           "ascending nulls last", new boolean[] {false, false}, "descending nulls first",
           new boolean[] {true, true});
 
-  private final String shuffleId;
   private final byte[] schemaMessage;
   private transient Columns columns;
   private final int[] columnIds;
@@ -35,7 +34,7 @@ public final class Shape implements Serializable {
 
   /** Parses the shape of a state, and checks it. */
   Shape(Json json, long lastColumnId, String where) throws CorruptShuffleException {
-    shuffleId = json.text("shuffle_id");
+    json.text("shuffle_id"); // must be there
     schemaMessage = json.octets("data_schema");
     long[] ids = json.naturals("column_ids");
     columnIds = new int[ids.length];
@@ -91,11 +90,6 @@ public final class Shape implements Serializable {
   private void readObject(ObjectInputStream in) throws IOException, ClassNotFoundException {
     in.defaultReadObject();
     columns = new Columns(schemaMessage, columnIds, "shape of a version");
-  }
-
-  /** Of the overwrite that began the shuffle. */
-  public String shuffleId() {
-    return shuffleId;
   }
 
   /** Columns of the version, without metadata. */

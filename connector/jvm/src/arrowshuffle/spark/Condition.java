@@ -136,8 +136,8 @@ sealed interface Condition extends Serializable {
     public Bound of(int columnId) {
       if (columnId == VERSION) {
         return file.version() == file.lastVersion()
-            ? new Bound(file.version(), file.version(), 0, true)
-            : new Bound(null, null, stored.rows(), true); // joined by a merge: null
+            ? new Bound(file.version(), file.version(), 0)
+            : new Bound(null, null, stored.rows()); // joined by a merge: null
       }
       return columnId == SUBPARTITION ? null : stored.of(columnId);
     }

@@ -124,7 +124,7 @@ final class TotalsAggregate {
         return Optional.empty();
       }
       if (IntStream.of(file.columnIds()).noneMatch(of -> of == id)) {
-        found.add(new Bound(null, null, file.numRows(), true)); // it lacks the column: all null
+        found.add(new Bound(null, null, file.numRows())); // it lacks the column: all null
         continue;
       }
       try {
