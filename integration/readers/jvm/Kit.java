@@ -36,7 +36,7 @@ import org.apache.arrow.vector.types.pojo.Schema;
  * The reader of the format in Java, as the kit asks it; see {@code integration/readers/serve.py}.
  */
 public final class Kit {
-  private static final Bound NO_BOUND = new Bound(null, null, Long.MAX_VALUE, false);
+  private static final Bound NO_BOUND = new Bound(null, null, Long.MAX_VALUE);
   private static final ObjectMapper JSON = new ObjectMapper();
 
   private Kit() {}
