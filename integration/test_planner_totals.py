@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 import arrow_shuffle
 from arrow_format import WriteOptions
+from arrow_format.format.batch_frame import decode_table, encode_table
+from arrow_format.log.framing import from_frame
+from arrow_format.log.output_table import SCHEMA as OUTPUT_SCHEMA
 from arrow_shuffle import BroadcastPartitioner, open_shuffle
 from integration.programs.planner import PLAIN, exchanged, plan_of, planning_session, rows_of
 from tests.support.guarantees import guarantee
+from tests.support.hostile import forged_frame
 from tests.support.spark_session import spark_settings
 
 if TYPE_CHECKING:
@@ -84,6 +91,63 @@ def planner(spark: SparkSession, warehouse: Path) -> SparkSession:
 
 def python(spark: SparkSession, warehouse: Path, name: str) -> DataFrame:
     return spark.read.format("arrow_shuffle").load(str(warehouse / name))
+
+
+# Nulls -------------------------------------------------------------------------------------------
+
+
+def nullable(df: DataFrame) -> set[str]:
+    """Columns of which the compiled query tests whether a value is null."""
+    read = df._jdf.queryExecution().executedPlan().schema().json()
+    return {field.name for field in StructType.fromJson(json.loads(read)).fields if field.nullable}
+
+
+def test_columns_without_a_null_are_read_without_a_test(
+    planner: SparkSession, warehouse: Path
+) -> None:
+    """A table may have nulls in its next version, so its schema does not say that it has none."""
+    rows = pa.table({"k": [1, 2], "v": [1, 2], "w": [None, 2]})
+    how = {"keys": "k", "num_subpartitions": 2, "mode": "append", "options": STATISTICS}
+    arrow_shuffle.write_shuffle(rows, warehouse / "nulls", **how)
+    assert nullable(planner.table("nulls")) == {"w"}
+    arrow_shuffle.write_shuffle(rows.set_column(1, "v", [[None, 3]]), warehouse / "nulls", **how)
+    df = planner.table("nulls")
+    assert nullable(df) == {"v", "w"}
+    assert nullable(planner.sql("SELECT * FROM nulls VERSION AS OF 1")) == {"w"}
+    assert nullable(df.selectExpr("*", "_version", "_subpartition").drop("w")) == {"v", "_version"}
+    open_shuffle(warehouse / "nulls").delete({"k": [1]}, erase=False)
+    assert nullable(planner.table("nulls")) == {"v", "w"}
+    # A filter of run time finds the broadcast that it reuses only where nothing was changed.
+    assert nullable(df.where("w % 2 = 0").select("k")) == {"k"}
+    for name, expected in {
+        "plain": {"i", "sm", "void"},
+        "evolved": {"i", "sm", "d", "day"},
+    }.items():
+        assert nullable(planner.table(name)) == expected
+    unknown = planner.table("unknown")
+    assert nullable(unknown) == {field.name for field in unknown.schema if field.nullable}
+
+
+@guarantee("noticed damage")
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_null_that_the_log_does_not_count_is_an_error(
+    planner: SparkSession, tmp_path: Path, is_first: bool
+) -> None:
+    values = [None, *range(9)] if is_first else [*range(9), None]
+    rows = pa.table({"k": [*range(10)], "v": pa.array(values, pa.int32())})
+    arrow_shuffle.write_shuffle(rows, tmp_path / "s", keys="k", num_subpartitions=1)
+    (entry,) = (tmp_path / "s").rglob("*.entry")
+    _, sections = from_frame(entry.read_bytes(), dict[str, Any])
+    added = decode_table(sections["added"], OUTPUT_SCHEMA)
+    outputs = added.to_pylist()
+    for of in outputs[0]["files"][0]["statistics"]:
+        of["null_count"] = 0
+    lying = encode_table(pa.Table.from_pylist(outputs, added.schema))
+    entry.write_bytes(forged_frame(entry.read_bytes(), {}, {"added": lying}))
+    df = planner.read.format("arrow_shuffle_jvm").load(str(tmp_path / "s"))
+    assert df.where("v IS NOT NULL").count() == 9
+    with pytest.raises(Exception, match=r"s/.*shuffle\.data.*a null in column v"):
+        df.collect()
 
 
 # Totals ------------------------------------------------------------------------------------------

@@ -166,9 +166,19 @@ final class RowsReader implements PartitionReader<ColumnarBatch> {
     for (int i = 0; i < vectors.length; i++) {
       if (scan.stored[i] >= 0) {
         copier.copy(chunk.column(column++), begin, row, vectors[i], at, types[i]);
+        refuseNulls(i);
       }
     }
     return row - begin;
+  }
+
+  /** Spark tests no value of a column of which the log says that it has no null. */
+  private void refuseNulls(int column) throws CorruptShuffleException {
+    StructField of = scan.columns.fields()[column];
+    if (!of.nullable() && vectors[column].hasNull()) {
+      throw new CorruptShuffleException(
+          chunk.where() + ": a null in column " + of.name() + ", of which the log counts none");
+    }
   }
 
   /** Whether the next run begins where this one ends; runs of broadcast rows are read apart. */

@@ -1,11 +1,13 @@
 package arrowshuffle.spark;
 
+import arrowshuffle.format.Bound;
 import arrowshuffle.format.Bounds;
 import arrowshuffle.format.PartitionedFile;
 import arrowshuffle.format.Shape;
 import arrowshuffle.format.Snapshot;
 import java.io.IOException;
 import java.io.UncheckedIOException;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.BitSet;
 import java.util.List;
@@ -30,6 +32,7 @@ import org.apache.spark.sql.connector.read.partitioning.UnknownPartitioning;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DoubleType;
 import org.apache.spark.sql.types.FloatType;
+import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -63,15 +66,15 @@ final class ShuffleScan implements Scan, Batch, SupportsReportPartitioning,
    *
    * @param columns those of the rows, metadata columns too
    * @param stored where each is in the schema of the version; -1: a metadata column
+   * @param isFiltered whether there are predicates, pushed or not
    * @param conditions that rows which are left out do not satisfy
    * @param pushed the predicates that these came of, as text
    * @param limit rows after which each task stops; -1: none
    */
   ShuffleScan(ShuffleTable table, ScanSettings settings, StructType columns, int[] stored,
-      List<Condition> conditions, String pushed, int limit) {
+      boolean isFiltered, List<Condition> conditions, String pushed, int limit) {
     this.table = table;
     this.settings = settings;
-    this.columns = columns;
     this.stored = stored;
     this.conditions = List.copyOf(conditions);
     this.pushed = pushed;
@@ -82,7 +85,8 @@ final class ShuffleScan implements Scan, Batch, SupportsReportPartitioning,
     }
     this.planned = found;
     this.among = found;
-    this.files = table.snapshot().files().stream().filter(this::mayMatch).toList();
+    this.files = new ArrayList<>();
+    this.columns = selected(columns, isFiltered);
     this.plan = ScanPlan.of(snapshot().numBytes(), files.size(), among, whyUnplaced(), settings);
   }
 
@@ -98,14 +102,38 @@ final class ShuffleScan implements Scan, Batch, SupportsReportPartitioning,
     return KeySelection.of(shape(), table.schema(), table.isPlaced());
   }
 
-  /** Whether a file may have rows that are wanted, as far as the log knows. */
-  private boolean mayMatch(PartitionedFile file) {
-    if (file.numRows() == 0) {
-      return false;
+  /**
+   * Selects the files that may have rows which are wanted, as far as the log knows, and returns the
+   * columns. Of one that has no null in any of these Spark tests no value, in a scan without
+   * predicates: where it reuses a broadcast for a filter of run time, it compares plans by what
+   * may be null, and has changed that in one of the two alone.
+   */
+  private StructType selected(StructType read, boolean isFiltered) {
+    StructField[] fields = read.fields();
+    boolean[] mayBeNull = new boolean[fields.length];
+    for (PartitionedFile file : snapshot().files()) {
+      Bounds bounds = file.numRows() > 0 ? bounds(file) : null;
+      if (bounds == null || !conditions.stream().allMatch(of -> of.mayMatch(bounds))) {
+        continue;
+      }
+      files.add(file);
+      for (int i = 0; i < fields.length; i++) {
+        Bound bound = stored[i] < 0 ? null : bounds.of(shape().columnId(stored[i]));
+        mayBeNull[i] |= bound == null || bound.nulls() > 0;
+      }
     }
+    StructType found = new StructType();
+    for (int i = 0; i < fields.length; i++) {
+      boolean nullable = fields[i].nullable() && (isFiltered || mayBeNull[i]);
+      found = found.add(
+          new StructField(fields[i].name(), fields[i].dataType(), nullable, fields[i].metadata()));
+    }
+    return found;
+  }
+
+  private Bounds bounds(PartitionedFile file) {
     try {
-      Bounds bounds = new Condition.OfVersion(file.bounds(shape()), file);
-      return conditions.stream().allMatch(condition -> condition.mayMatch(bounds));
+      return new Condition.OfVersion(file.bounds(shape()), file);
     } catch (IOException e) {
       throw new UncheckedIOException(e);
     }

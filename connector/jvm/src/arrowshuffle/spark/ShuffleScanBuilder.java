@@ -107,6 +107,6 @@ final class ShuffleScanBuilder implements ScanBuilder, SupportsPushDownRequiredC
                        .mapToInt(names::indexOf) // -1: a metadata column
                        .toArray();
     return new ShuffleScan(
-        table, settings, columns, stored, conditions, Arrays.toString(pushed), limit);
+        table, settings, columns, stored, !isWhole, conditions, Arrays.toString(pushed), limit);
   }
 }
