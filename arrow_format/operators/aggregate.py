@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from arrow_format.arrays.batches import BATCH_ROWS, JOINED_BYTES, rebatched
+from arrow_format.keys.hash_passes import HashPass, charged_bytes, expected_growth, in_passes
 from arrow_format.operators.aggregate_functions import IN_ORDER
 from arrow_format.operators.aggregation_plan import refuse_partial_filter
-from arrow_format.operators.hash_passes import HashPass, charged_bytes, expected_growth, in_passes
 from arrow_format.operators.inputs import batches_again
 from arrow_format.read.chunk_plan import extent_of, group_adjacent
 

@@ -16,9 +16,9 @@ from arrow_format.arrays.radix_sort import sort_permutation
 from arrow_format.arrays.selection import take
 from arrow_format.errors import OptionError
 from arrow_format.keys.co_partitioning import has_broadcast_rows, partition_keys
+from arrow_format.keys.hash_passes import in_passes
 from arrow_format.keys.key_numbers import key_numbers
 from arrow_format.keys.spark_order import key_codes
-from arrow_format.operators.hash_passes import in_passes
 from arrow_format.operators.inputs import batches_again
 from arrow_format.operators.join import joined_rows
 from arrow_format.read.chunk_plan import extent_of, group_adjacent

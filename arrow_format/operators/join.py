@@ -20,8 +20,8 @@ from arrow_format.arrays.buffers import no_rows
 from arrow_format.arrays.stored_types import conform
 from arrow_format.errors import OptionError
 from arrow_format.keys.co_partitioning import has_broadcast_rows, is_broadcast
+from arrow_format.keys.hash_passes import in_passes
 from arrow_format.operators.hash_join import Indexed, join_blocks
-from arrow_format.operators.hash_passes import in_passes
 from arrow_format.operators.inputs import batches_again
 from arrow_format.operators.results import results_of
 from arrow_format.read.chunk_plan import extent_of, group_adjacent
@@ -29,7 +29,7 @@ from arrow_format.read.chunk_plan import extent_of, group_adjacent
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
-    from arrow_format.operators.hash_passes import HashPass
+    from arrow_format.keys.hash_passes import HashPass
     from arrow_format.operators.inputs import Input
     from arrow_format.operators.join_plan import JoinPlan
 

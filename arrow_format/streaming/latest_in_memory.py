@@ -17,9 +17,9 @@ from arrow_format.arrays.buffers import no_rows, to_arrow
 from arrow_format.arrays.gather import gather
 from arrow_format.arrays.row_sizes import has_items, num_items
 from arrow_format.arrays.selection import joined, keep
+from arrow_format.keys.hash_passes import HashPass
+from arrow_format.keys.last_positions import last_positions
 from arrow_format.keys.partitioner import column_index
-from arrow_format.operators.hash_passes import HashPass
-from arrow_format.streaming.last_positions import last_positions
 from arrow_format.write.sort_buffer import SortBuffer
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arrow_format.keys import key_groups
-from arrow_format.streaming import last_positions as module
-from arrow_format.streaming.last_positions import SAMPLE_ROWS, last_positions
+from arrow_format.keys import last_positions as module
+from arrow_format.keys.last_positions import SAMPLE_ROWS, last_positions
 from tests.support.guarantees import guarantee
 from tests.support.spark_order_model import as_key
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arrow_format.operators.hash_passes import MAX_PARTS, HashPass, expected_growth, in_passes
+from arrow_format.keys.hash_passes import MAX_PARTS, HashPass, expected_growth, in_passes
 from tests.support.spark_order_model import as_key
 
 SCHEMA = pa.schema({"k": pa.float64(), "s": pa.string(), "row": pa.int64()})
