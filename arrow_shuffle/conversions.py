@@ -160,7 +160,7 @@ class Convertible(StoredShuffle):
             rows,
             columns,
             partial(rows.task_groups, subpartitions=subpartitions, columns=columns),
-            num_rows_known=rows.filter is None,
+            num_rows_known=rows.is_whole,
         )
         return ray_dataset(source, **options)
 

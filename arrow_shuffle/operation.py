@@ -63,6 +63,7 @@ class Rows(ABC):
         filter: str | pc.Expression | None = None,
         key_values: Keys | None = None,
         subpartitions: int | Iterable[int] | None = None,
+        latest_by: str | None = None,
     ) -> Operation:
         """Ask for some columns and some rows.
 
@@ -70,6 +71,7 @@ class Rows(ABC):
 
             orders.select("customer", "price", filter="day >= DATE '2026-01-01'")
             orders.select(key_values={"customer": [17, 18]})
+            orders.select(latest_by="day", filter="price > 100")
 
         Parameters
         ----------
@@ -88,6 +90,13 @@ class Rows(ABC):
         subpartitions
             Rows of one subpartition, a range or several. An operation on several shuffles works on
             the same subpartitions of all of them.
+        latest_by
+            A column: only the last row of each key is read, that with the greatest value of it, in
+            Spark's order, where a null is the smallest and NaN the greatest; of several with that
+            value, the last in the order of the shuffle. It is chosen of all rows of the key, before
+            ``filter`` and every filter that follows: a key whose last row is not open has no open
+            row. For shuffles to which newer rows of a key are appended; see
+            :meth:`Shuffle.latest_by`. All rows when None.
 
         Returns
         -------
@@ -100,7 +109,8 @@ class Rows(ABC):
             There is no such column; a value does not fit its type.
         OptionError
             A subpartition is out of range; the filter has a form that is not known; the rows have
-            no keys.
+            no keys. Of ``latest_by``: an earlier select has a filter on other columns than keys,
+            or rows are made by an operation, broadcast or combined.
         """
         from arrow_format.operators.description import Selected
 
@@ -108,7 +118,9 @@ class Rows(ABC):
         numbers: Any = subpartitions
         if numbers is not None and not isinstance(numbers, range):  # which may be a long one
             numbers = tuple(numbers) if isinstance(numbers, Iterable) else (numbers,)
-        return Operation(Selected(self._source, names, filter, _own(key_values), numbers))
+        return Operation(
+            Selected(self._source, names, filter, _own(key_values), numbers, latest_by)
+        )
 
     def join(
         self,
@@ -420,7 +432,7 @@ class Rows(ABC):
             shuffle, asked = stored
             return frame_of_shuffle(
                 session,
-                shuffle,
+                shuffle.latest_by(asked.latest_by),
                 columns=asked.columns,
                 subpartitions=asked.subpartitions,
                 filter=asked.filter,
@@ -628,7 +640,8 @@ class Operation(Rows):
         stored = _stored(self._asked, keys_too=True)
         if stored is not None and executor is None:
             shuffle, asked = stored
-            rows = shuffle.where(asked.filter, time_zone=time_zone)
+            latest = shuffle.latest_by(asked.latest_by)
+            rows = latest.where(asked.filter, time_zone=time_zone)
             if asked.key_values is not None:
                 rows = rows.where(rows.bound_keys(asked.key_values))
             return rows.read(
@@ -754,7 +767,7 @@ def _reader_in_spark(session: SparkSession, description: Description) -> str | N
     shuffle, asked = stored
     why = why_not_jvm(
         session,
-        shuffle,
+        shuffle.latest_by(asked.latest_by),
         filter=asked.filter,
         keys=asked.key_values,
         subpartitions=asked.subpartitions,

@@ -69,7 +69,7 @@ class Shuffle(Convertible, Maintained, Rows):
         return self
 
     def newest(self) -> Shuffle:
-        """Open the newest version, with the options of this one.
+        """Open the newest version, all rows of it, with the options of this one.
 
         .. code-block:: python
 

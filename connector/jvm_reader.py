@@ -195,6 +195,8 @@ class Asked:
 
     filter: Literal["SQL", "Arrow", "keys"] | None = None
     """What kind of filter there is."""
+    is_latest: bool = False
+    """Whether it asks for the last row of each key."""
     has_subpartitions: bool = False
     is_divided: bool = False
     """Whether it says how rows are divided into Spark partitions."""
@@ -223,6 +225,7 @@ def why_not_jvm(
     """Return why a selection of a shuffle is read in Python; None: the session's JVM reads it."""
     asked = Asked(
         filter="keys" if keys is not None else _kind(filter),
+        is_latest=shuffle.latest_column is not None,
         has_subpartitions=subpartitions is not None,
         is_divided=is_divided,
         is_of_changes=shuffle.span is not None,
@@ -270,6 +273,7 @@ def why_python(reader: JvmReader, own: str | None, asked: Asked) -> str | None:
         "it has no ReadOptions": asked.has_options,
         "it reads versions, not what they added": asked.is_of_changes,
         f"it does not keep the order of {asked.sort_by}": asked.sort_by,
+        "it has no latest_by": asked.is_latest,
         "it has no key_values": asked.filter == "keys",
         "its filters are text, not expressions of Arrow": asked.filter == "Arrow",
         "it takes no subpartitions": asked.has_subpartitions,

@@ -92,6 +92,8 @@ def frame_of_shuffle(
         "memoryBytes": shuffle.options.memory_bytes,
         "memoryMap": str(shuffle.options.memory_map).lower(),
     }
+    if shuffle.latest_column is not None:
+        options["latestBy"] = shuffle.latest_column
     if settings.time_zone is not None:
         options["timeZone"] = settings.time_zone
     if selection is not None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -78,6 +78,13 @@ class Both:
         if first is not None:
             return first
         return self.second.keys(partitioner, schema, num_subpartitions)
+
+    def part_on(self, columns: Collection[str]) -> RowFilter | None:
+        """Return what a row that matches fulfils by these columns alone; None for nothing."""
+        first, second = (part.part_on(columns) for part in (self.first, self.second))
+        if first is None or second is None:
+            return second if first is None else first
+        return Both(first, second)
 
     def __str__(self) -> str:
         return f"({self.first}) AND ({self.second})"

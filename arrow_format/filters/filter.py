@@ -9,7 +9,14 @@ import pyarrow.compute as pc
 
 from arrow_format.errors import OptionError
 from arrow_format.filters.binding import SqlRules, bind
-from arrow_format.filters.expression import EXPRESSIONS, Expression, as_sql, column_names
+from arrow_format.filters.expression import (
+    EXPRESSIONS,
+    And,
+    Expression,
+    all_of,
+    as_sql,
+    column_names,
+)
 from arrow_format.filters.from_arrow import from_arrow
 from arrow_format.filters.from_sql import from_sql
 from arrow_format.filters.rows import rows_that_pass, truth_of
@@ -21,7 +28,7 @@ from arrow_format.keys.key_set import KeySet
 from arrow_format.keys.partitioner import HashPartitioner
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     import numpy as np
     import pyarrow as pa
@@ -97,6 +104,20 @@ class Filter:
             return None
         ids = partitioner.bind(keys.schema, num_subpartitions, 0)(keys)
         return KeySet(keys, ids, num_subpartitions)
+
+    def part_on(self, columns: Collection[str]) -> Filter | None:
+        """Return the conditions that these columns decide; None where there are none."""
+        if {*self.columns} <= {*columns}:
+            return self
+        if not isinstance(self.expression, And):
+            return None
+        decided = [each for each in self.expression.operands if column_names(each) <= {*columns}]
+        if not decided:
+            return None
+        part = all_of(decided)
+        types = dict(zip(self.columns, self.types, strict=True))
+        names = tuple(name for name in self.columns if name in column_names(part))
+        return Filter(part, names, tuple(types[name] for name in names))
 
     def _identity(self) -> tuple[object, ...]:
         return as_sql(self.expression, None), self.columns, self.types

@@ -42,6 +42,8 @@ from arrow_format.keys.partitioner import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from numpy.typing import NDArray
 
     from arrow_format.format.statistics import ColumnStatistics
@@ -113,6 +115,10 @@ class KeyFilter:
             return None
         ids = subpartitions_of_keys(self.batch, partitioner, num_subpartitions)
         return KeySet(self.batch, ids, num_subpartitions)
+
+    def part_on(self, columns: Collection[str]) -> KeyFilter | None:
+        """Return the filter itself where the key columns are among these; None otherwise."""
+        return self if {*self.columns} <= {*columns} else None
 
     def _identity(self) -> tuple[object, ...]:
         return self.batch.schema, self.batch.serialize().to_pybytes()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     import numpy as np
     import pyarrow as pa
@@ -50,3 +50,9 @@ class RowFilter(Protocol):
 
     def keys(self, partitioner: object, schema: pa.Schema, num_subpartitions: int) -> KeySet | None:
         """Return keys of which each row that matches has one; None where it may have any."""
+
+    def part_on(self, columns: Collection[str]) -> RowFilter | None:
+        """Return what a row that matches fulfils by these columns alone; None for nothing.
+
+        It is the whole question where :attr:`columns` are among them.
+        """

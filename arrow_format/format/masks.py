@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,7 @@ from arrow_format.format.batch_frame import MALFORMED, decode_batch, encode_batc
 from arrow_format.format.regions import RegionKind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -34,6 +34,9 @@ _SCHEMA = pa.schema(
         pa.field("rows", pa.binary(), nullable=False),
     ]
 )
+Stretch: TypeAlias = "tuple[int, int, NDArray[np.uint8]]"
+"""A region, the first row of a stretch of it, and which of its rows are gone, as a bitmap."""
+
 _REGION_BITS = 31
 """A region has fewer rows than this many bits can count."""
 
@@ -62,6 +65,19 @@ class RowMask:
                 places.append((region << _REGION_BITS) + first)
                 bitmaps.append(np.packbits(is_gone, bitorder="little"))
         return RowMask(np.array(places, np.int64), bitmaps)
+
+    @staticmethod
+    def of_stretches(stretches: Iterable[Stretch]) -> RowMask:
+        """Return the mask of stretches of which no two have a row in common, to be asked alone.
+
+        The last byte of one may reach into the next: a frame has no such stretches.
+        """
+        by_place = sorted(
+            (((region << _REGION_BITS) + first), number, bitmap)
+            for number, (region, first, bitmap) in enumerate(stretches)
+        )
+        places = np.array([place for place, _, _ in by_place], np.int64)
+        return RowMask(places, [bitmap for _, _, bitmap in by_place])
 
     def encode(self) -> bytes:
         """Return the frame of the mask."""

@@ -29,8 +29,8 @@ SHARD_BYTES = 8 << 20
 class EpochReader:
     """Shards of a shuffle, which are adjacent subpartitions, and their rows.
 
-    With a filter, its columns are read once to count the rows. Batches that are not mixed well are
-    warned of (:class:`UserWarning`), with what is known of them and what to do.
+    Where not all rows are read, what decides that is read once to count them. Batches that are not
+    mixed well are warned of (:class:`UserWarning`), with what is known of them and what to do.
     """
 
     def __init__(self, rows: Shuffle, columns: Sequence[str], epochs: Epochs) -> None:
@@ -39,7 +39,7 @@ class EpochReader:
         self._shards = [group.subpartitions for group in groups]
         self._shard_rows = (
             np.array([group.num_rows for group in groups], np.int64)
-            if rows.filter is None
+            if rows.is_whole
             else _counted(rows, self._shards)
         )
         _warn_unless_mixed(rows, epochs)
@@ -100,7 +100,7 @@ def _warn_unless_mixed(rows: Shuffle, epochs: Epochs) -> None:
 
 
 def _counted(rows: Shuffle, shards: Sequence[Sequence[int]]) -> Int64Array:
-    """Count the rows of each shard that a filter keeps, by reading the columns of the filter."""
+    """Count the rows of each shard that are delivered, by reading what decides that."""
     counts = np.zeros(rows.num_subpartitions, np.int64)
     with rows.read(columns=[], with_subpartition=True) as reader:
         for batch in reader:

@@ -192,6 +192,7 @@ class ShuffleIterableDataset(IterableDataset):  # type: ignore[misc]
         return {
             "commit": self._rows.commit_id,
             "filter": None if self._rows.filter is None else str(self._rows.filter),
+            "latest_by": self._rows.latest_column,
             "columns": list(self._schema.names),
             "batch_size": self._epochs.batch_size,
             "seed": self._epochs.seed,

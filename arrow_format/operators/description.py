@@ -148,6 +148,8 @@ class Selected(Description):
     filter: Filter = None
     key_values: Keys | None = None
     subpartitions: tuple[int, ...] | None = None
+    latest_by: str | None = None
+    """A column, by which only the last row of each key is read, chosen before the filter."""
 
     @property
     def sources(self) -> tuple[Description, ...]:
@@ -185,7 +187,7 @@ class Selected(Description):
         else:
             rows = self.source if at.memory is None else self.source.with_options(at.memory)
             given = InputSlice(rows.checking() if at.checks else rows, None, None)
-        restricted = given.rows
+        restricted = self._latest(given)
         if self.filter is not None:
             # Of this filter alone: an earlier select may leave out what its own filter is of.
             filter = bound(given.rows, self.filter, at.sql)
@@ -206,6 +208,19 @@ class Selected(Description):
                 raise OptionError(msg)
             numbers = asked if numbers is None else sorted({*asked} & {*numbers})
         return InputSlice(restricted, columns, numbers)
+
+    def _latest(self, given: InputSlice) -> Input:
+        """Return rows, of each key the last if that is asked for; raises OptionError."""
+        if self.latest_by is None:
+            return given.rows
+        if isinstance(given.rows, Computed):
+            msg = (
+                f"latest_by={self.latest_by!r}: {given.rows.path} makes rows, in no order of "
+                "writing; ask for it in a select of the shuffle, before"
+            )
+            raise OptionError(msg)
+        _check_visible(given, [self.latest_by])
+        return given.rows.latest_by(self.latest_by)
 
     def bind(self, at: RunSettings) -> TaskPlan:
         """Return what tasks do: read the rows, in order."""

@@ -19,7 +19,7 @@ from arrow_format.keys.column_statistics import combined, statistics_of_rows
 from arrow_format.read.partitioned_file import IndexPart, chunk_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -70,12 +70,12 @@ def answer(
     snapshot: Snapshot,
     selection: Selection | None,
     names: Sequence[str],
-    reader: Callable[[], SortMergeSubpartitionReader],
+    readers: Callable[[], Iterable[SortMergeSubpartitionReader]],
 ) -> Answer:
     """Return what is known of the rows of a version that a selection leaves; of all when None.
 
-    ``reader`` makes one of all its subpartitions that delivers the columns ``names``. Raises
-    SchemaError where the values of one have no order, and as a reader.
+    ``readers`` makes those of all its subpartitions, of a range each, that deliver the columns
+    ``names``. Raises SchemaError where the values of one have no order, and as a reader.
     """
     version, outputs = snapshot.newest, snapshot.map_outputs
     schema, n = version.data_schema, version.num_subpartitions
@@ -95,11 +95,14 @@ def answer(
     is_known = _is_known(statistics, names, outputs.stored_rows, where)
     if names:  # a bound may be of a row that is gone
         is_known &= outputs.of_files("mask_rows") == 0
+    if selection is not None and selection.last is not None:  # which row that is, no sums tell
+        is_known[:] = False
     delivered = rows + (n - 1) * outputs.of_files("num_broadcast_rows")
     found.add(int(delivered[is_known].sum()), _among(statistics, names, is_known))
     left = ~is_known if selection is None else ~is_known & selection.files
     if left.any():
-        _read_on(found, reader(), left, names, where, schema)
+        for reader in readers():
+            _read_on(found, reader, left, names, where, schema)
     return found
 
 
@@ -112,10 +115,10 @@ def _read_on(
     schema: pa.Schema,
 ) -> None:
     """Add what the rows of some files say, of chunks whose index does not."""
-    num_subpartitions = reader.end - reader.first
+    num_subpartitions, wanted = reader.end - reader.first, reader.to_deliver(files)
 
     def undecided() -> Iterator[tuple[ChunkReader, list[ChunkRead]]]:
-        for source, planned in reader.planned(files):
+        for source, planned in wanted:
             index = source.index
             assert isinstance(index, IndexPart)  # since it was committed
             rows = chunk_rows(index.regions)

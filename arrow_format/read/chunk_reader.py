@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from arrow_format.format.chunk_table import ChunkPlaces, ChunkTable
     from arrow_format.format.codecs import ChunkDecoder
     from arrow_format.format.evolved_chunks import ChunkDecoders
+    from arrow_format.format.masks import RowMask
     from arrow_format.format.part_table import PartTable
     from arrow_format.model import Int64Array
     from arrow_format.read.partitioned_file import PartitionedFileReader, UnfinishedFile
@@ -73,6 +74,8 @@ class ChunkReader:
         self._read_ahead_bytes = read_ahead_bytes
         self._fetched = decoder.columns
         """Columns of the file of which the frames are fetched: the decoder's, perhaps others."""
+        self.passed_over: RowMask | None = None
+        """Rows that this reader leaves out, besides those that are gone for all."""
 
     def reading(self, decoders: ChunkDecoders) -> ChunkReader:
         """Return a reader of other columns of the same file."""
@@ -217,12 +220,19 @@ class ChunkReader:
 
     def gone(self, chunk: ChunkRead) -> NDArray[np.bool_] | None:
         """Return of each row wanted of a chunk whether a mask took it; None: it took none."""
-        mask = self.index.mask
-        if mask is None:
-            return None
+        found = None
+        for mask in (self.index.mask, self.passed_over):
+            if mask is None:
+                continue
+            start = self.place(chunk)
+            gone = mask.gone(chunk.region, start, start + chunk.end_row - chunk.first_row)
+            found = gone if found is None or gone is None else found | gone
+        return found
+
+    def place(self, chunk: ChunkRead) -> int:
+        """Return the row of its region at which the rows wanted of a chunk begin."""
         region = self.index.regions[chunk.part]
-        start = region.first_row + region.chunk_rows(chunk.chunk)[0]
-        return mask.gone(chunk.region, start + chunk.first_row, start + chunk.end_row)
+        return int(region.first_row + region.chunk_rows(chunk.chunk)[0]) + chunk.first_row
 
     def rows_left(self, chunk: ChunkRead) -> Int64Array | None:
         """Return which of the rows wanted of a chunk no mask took, ascending; None: all."""

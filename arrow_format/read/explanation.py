@@ -41,6 +41,9 @@ class ReadExplanation(Report):
 
     filter: str | None
     """The condition; None where all rows are read."""
+    latest_by: str | None
+    """The column by which the last row of each key is chosen before the condition; None: all rows
+    are delivered that it is true for. To choose, it and the keys of all rows are read besides."""
     columns: tuple[str, ...]
     """Columns that are delivered."""
     deciding: tuple[str, ...]
@@ -53,6 +56,8 @@ class ReadExplanation(Report):
     """The byte ranges that are read."""
 
     def _lines(self) -> Iterator[str]:
+        if self.latest_by is not None:
+            yield f"the last row of each key by {self.latest_by}, which is read with the keys first"
         if self.filter is not None:
             yield f"where {self.filter}"
         yield f"{len(self.columns):,} of {self.num_columns:,} columns"
@@ -128,11 +133,12 @@ def explain(
         "chunks": (len(counts.chunks), len(counts.of_opened)),
         "bytes": (sum(counts.chunks.values()), in_asked("data_bytes")),
     }
-    why = {} if selection is None else _deciding(selection)
+    why = {} if selection is None or selection.where is None else _deciding(selection)
     return ReadExplanation(
-        filter=None if selection is None else str(selection.where),
+        filter=None if selection is None or selection.where is None else str(selection.where),
+        latest_by=None if selection is None or selection.last is None else selection.last.of.by,
         columns=tuple(columns),
-        deciding=() if selection is None else selection.where.columns,
+        deciding=() if selection is None else selection.columns,
         num_columns=len(newest.data_schema),
         steps=tuple(Kept(what, *kept, why.get(what, "")) for what, kept in counted.items()),
         plan=ReadPlan(tuple(groups), snapshot.num_bytes),
@@ -146,7 +152,7 @@ def _deciding(selection: Selection) -> dict[str, str]:
         keys = "the filter asks for no keys"
     elif selection.subpartitions is None:
         keys = "the filter asks for keys, but not all files are marked as placed"
-    columns = ", ".join(selection.where.columns)
+    columns = ", ".join(selection.columns)
     statistics = f"statistics of {columns}" if columns else "the filter itself"
     return {
         "subpartitions": keys,

@@ -224,6 +224,26 @@ def decoded_rows(
     )
 
 
+def located_rows(
+    run: Sequence[FetchedChunk], tested: Tested | None = None
+) -> Iterator[tuple[list[tuple[ChunkReader, ChunkRead]], pa.RecordBatch, Int64Array]]:
+    """Yield chunks, the rows that are left of them and kept by a filter, and where these are.
+
+    That is their positions among all rows that are wanted of these chunks, ascending.
+    """
+    if tested is not None:
+        for part, (batch, rows) in located_in(partial(_matching, tested=tested), run):
+            yield pairs_of(part), batch, rows
+        return
+    for part, batch in decode_run(run):
+        pairs = pairs_of(part)
+        left = _left(pairs, batch.num_rows)
+        if left is None:
+            yield pairs, batch, np.arange(batch.num_rows)
+        else:
+            yield pairs, take(batch, to_arrow(left)), left
+
+
 def _matching(run: Sequence[FetchedChunk], tested: Tested) -> tuple[pa.RecordBatch, Int64Array]:
     """Return the rows that a filter keeps, and their positions among those wanted."""
     chunks = open_run(run)

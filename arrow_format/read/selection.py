@@ -1,4 +1,4 @@
-"""What a filter leaves of a version to be read, from the coarse to the fine. Pure.
+"""What is asked for leaves of a version to be read, from the coarse to the fine. Pure.
 
 Subpartitions by the keys that the filter asks for, of files whose rows are known to be where they
 belong; files by what the log knows of them, chunks by what an index knows. A region is left out
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from arrow_format.filters.row_filter import RowFilter
     from arrow_format.keys.key_set import KeySet
+    from arrow_format.keys.sort_keys import SortBy
     from arrow_format.log.snapshot import Snapshot
     from arrow_format.model import Int64Array
     from arrow_format.read.chunk_plan import ChunkRead
@@ -37,10 +38,41 @@ subpartition after the other where they have more."""
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
-    """What a filter leaves of one version."""
+class OrderOfKeys:
+    """Which row of each key is its last one."""
 
-    where: RowFilter
+    keys: tuple[str, ...]
+    """Columns of the key."""
+    sort_by: SortBy
+    """What decides which of several rows comes later, the most significant first; where it leaves
+    that open, their order in the files does."""
+
+    @property
+    def by(self) -> str:
+        """The column that decides first."""
+        return self.sort_by[0][0]
+
+    @property
+    def columns(self) -> list[str]:
+        """What is read to tell, each once."""
+        return list(dict.fromkeys([*self.keys, *(name for name, _ in self.sort_by)]))
+
+
+@dataclass(frozen=True, slots=True)
+class LastOfKeys:
+    """The last row of each key, of all rows that conditions on keys leave."""
+
+    of: OrderOfKeys
+    among: Selection | None
+    """What those conditions leave; None for all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What a filter, or the choice of the last row of each key, leaves of one version."""
+
+    where: RowFilter | None
+    """The filter; None where each row passes."""
     subpartitions: Int64Array | None
     """Those that rows can be in, ascending; None for all."""
     of_keys: Int64Array | None
@@ -53,6 +85,13 @@ class Selection:
     """Whether the rows of each file are known to be where they belong."""
     share: float
     """Of the bytes of all data files, those in files that can have rows."""
+    last: LastOfKeys | None = None
+    """Which rows pass at all, whatever the filter says of others; None: all."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the filter."""
+        return () if self.where is None else self.where.columns
 
     def ranges(
         self, first: int, end: int, *, of_trusted: bool = False
@@ -110,12 +149,30 @@ def _within(subpartitions: Int64Array, first: int, end: int) -> Int64Array:
     return subpartitions[lo:hi]
 
 
-def select(where: RowFilter, snapshot: Snapshot, *, trusts: bool = True) -> Selection:
-    """Return what a filter leaves of a version by what its log knows.
+def select(
+    where: RowFilter | None,
+    snapshot: Snapshot,
+    *,
+    last_of: OrderOfKeys | None = None,
+    trusts: bool = True,
+) -> Selection | None:
+    """Return what a filter leaves of a version by what its log knows; None where that is all.
 
     Where rows belong is asked of files that are marked only; of none unless the reader ``trusts``.
+    With ``last_of`` only the last row of each key passes. Which one that is, no condition decides
+    that asks for more than keys: all rows of a key are compared, wherever they are.
     """
+    last = None
+    if last_of is not None:
+        of_keys = None if where is None else where.part_on(last_of.keys)
+        last = LastOfKeys(last_of, select(of_keys, snapshot, trusts=trusts))
     newest, outputs = snapshot.newest, snapshot.map_outputs
+    stored = outputs.of_files("data_bytes")
+    files = np.ones(len(stored), np.bool_)
+    trusted = outputs.placed if trusts else np.zeros_like(files)
+    if where is None:
+        every = None, None, None, None, files, trusted, 1.0
+        return None if last is None else Selection(*every, last)
     partitioner = partitioner_from_description(newest.partitioner)
     possible = keys = None
     # Rows that every subpartition reads count for each of them, whatever their keys.
@@ -124,11 +181,9 @@ def select(where: RowFilter, snapshot: Snapshot, *, trusts: bool = True) -> Sele
         possible, keys = where.subpartitions(*how), where.keys(*how)
     statistics = outputs.file_statistics(where.columns, newest.columns)
     files = where.may_match(statistics, outputs.stored_rows)
-    stored = outputs.of_files("data_bytes")
-    trusted = outputs.placed if trusts else np.zeros(len(files), np.bool_)
     share = int(stored[files].sum()) / max(int(stored.sum()), 1)
     of_any = possible if trusted[files].all() else None
-    return Selection(where, of_any, possible, keys, files, trusted, share)
+    return Selection(where, of_any, possible, keys, files, trusted, share, last)
 
 
 def select_chunks(
@@ -146,8 +201,8 @@ def select_chunks(
     planned = list(chunks)
     if len(planned) < 2:  # reading it costs no more than comparing it
         return planned
-    known = index.chunk_statistics(selection.where.columns, schema)
-    if not known:  # as of texts that are only hashed: there is nothing to compare
+    known = index.chunk_statistics(selection.columns, schema)
+    if selection.where is None or not known:  # as of texts that are only hashed
         return planned
     first_chunk = np.cumsum([0, *(len(region.chunks) for region in index.regions)])
     at = first_chunk[[one.part for one in planned]] + [one.chunk for one in planned]

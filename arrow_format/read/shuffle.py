@@ -6,6 +6,7 @@ What few readers use is imported where they use it: a process that looks up a ke
 from __future__ import annotations
 
 import socket
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Self, TypeGuard
 
@@ -14,7 +15,7 @@ import numpy as np
 from arrow_format.arrays.batch_stream import BatchReader
 from arrow_format.arrays.batches import in_batches_of
 from arrow_format.arrays.buffers import to_arrow
-from arrow_format.errors import CorruptShuffleError, ShuffleNotFoundError
+from arrow_format.errors import CorruptShuffleError, OptionError, ShuffleNotFoundError
 from arrow_format.filters.conjunction import Both
 from arrow_format.filters.filter import bind_filter
 from arrow_format.filters.keys import bind_keys, subpartition_of
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
     from arrow_format.read.explanation import ReadExplanation
     from arrow_format.read.read_plan import ReadPlan
     from arrow_format.read.rows import Rows
-    from arrow_format.read.selection import Selection
+    from arrow_format.read.selection import OrderOfKeys, Selection
     from arrow_format.read.subpartition_reader import SortMergeSubpartitionReader
     from arrow_format.read.verify import VerifyReport
 
@@ -99,6 +100,8 @@ class Shuffle(VersionFacts):
         super().__init__(storage, snapshot)
         self._given = options
         self._options = check_read_options(options)
+        self._filter: RowFilter | None = None
+        self._last_of: OrderOfKeys | None = None
         self._selection: Selection | None = None
         self._checks = False
         self._by_value: tuple[Carried | None] | None = None
@@ -106,7 +109,7 @@ class Shuffle(VersionFacts):
 
     def __reduce__(self) -> tuple[Callable[..., Shuffle], tuple[Any, ...]]:
         # By value; a large one by name, and the process that unpickles it reads the log again.
-        snapshot, how = self._snapshot, (self.filter, self._checks)
+        snapshot, how = self._snapshot, (self._view,)
         if self._carried is not None:
             return open_carried, (self._storage, self._carried, self._options, *how)
         pinned = self._storage, self.version, self._entry.commit_id, self._options, self.span
@@ -131,13 +134,17 @@ class Shuffle(VersionFacts):
         return [self._part(part) for part in parts]
 
     def _part(self, snapshot: Snapshot) -> Shuffle:
-        part = Shuffle(self._storage, snapshot, self._options)
-        return (part.checking() if self._checks else part).where(self.filter)
+        return self._view.of(Shuffle(self._storage, snapshot, self._options))
+
+    @property
+    def _view(self) -> View:
+        return View(self._filter, self.latest_column, self._checks)
 
     def __repr__(self) -> str:
         return (
             f"<Shuffle {self.path} version {self.version}: {self.num_rows:,} rows in "
             f"{self.num_subpartitions:,} subpartitions"
+            + ("" if self.latest_column is None else f", latest by {self.latest_column}")
             + (">" if self.filter is None else f", where {self.filter}>")
         )
 
@@ -157,6 +164,7 @@ class Shuffle(VersionFacts):
             ("partitioner", str(self.partitioner)),
             ("sorted by", ", ".join(f"{column} {order}" for column, order in self.sort_by)),
             ("combined", combine_text(self.combine)),
+            ("latest by", self.latest_column or ""),
             ("where", "" if self.filter is None else str(self.filter)),
         ]
         known = [(name, value) for name, value in facts if value]
@@ -174,8 +182,7 @@ class Shuffle(VersionFacts):
 
     def with_options(self, options: ReadOptions) -> Shuffle:
         """Return this version, restricted and checked as it is, read with other options."""
-        other = Shuffle(self._storage, self._snapshot, options)
-        return (other.checking() if self._checks else other).where(self.filter)
+        return self._view.of(Shuffle(self._storage, self._snapshot, options))
 
     @property
     def subpartition_rows(self) -> pa.Int64Array:
@@ -198,8 +205,8 @@ class Shuffle(VersionFacts):
     ) -> tuple[Int64Array, Int64Array]:
         """Estimate the rows that a reader of each subpartition decodes, and their bytes in Arrow.
 
-        ``columns`` are those to deliver, ``within`` adjacent subpartitions; all when None. Without
-        a filter the rows are exact. Raises SchemaError for a column that is not there.
+        ``columns`` are those to deliver, ``within`` adjacent subpartitions; all when None. Where
+        all rows are read the rows are exact. Raises SchemaError for a column that is not there.
         """
         return self._reader.weights(self._names(columns), self._selection, within=within)
 
@@ -210,8 +217,18 @@ class Shuffle(VersionFacts):
 
     @property
     def filter(self) -> RowFilter | None:
-        """The filter that all reads are restricted by; None for all rows."""
-        return None if self._selection is None else self._selection.where
+        """The filter that all reads are restricted by; None where each row passes."""
+        return self._filter
+
+    @property
+    def latest_column(self) -> str | None:
+        """The column of :meth:`latest_by`; None where all rows of a key are read."""
+        return None if self._last_of is None else self._last_of.by
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether reads deliver all rows: no filter restricts them, nor :meth:`latest_by`."""
+        return self._selection is None
 
     def where(
         self, filter: str | pc.Expression | RowFilter | None, *, time_zone: str | None = None
@@ -239,11 +256,73 @@ class Shuffle(VersionFacts):
             return self
         if not _is_bound(filter):
             filter = self.bound(filter, SparkSettings(time_zone))
-        if self.filter is not None:
-            filter = Both(self.filter, filter)
         filtered = self._copy()
-        filtered._selection = select(filter, self._snapshot, trusts=not self._checks)
+        filtered._filter = filter if self._filter is None else Both(self._filter, filter)
+        filtered._select()
         return filtered
+
+    def latest_by(self, column: str | None) -> Self:
+        """Return this version with reads restricted to the last row of each key.
+
+        .. code-block:: python
+
+            orders.latest_by("day").to_dataset()
+
+        For a shuffle to which newer rows of a key are appended: the last one is that with the
+        greatest value of a column, in Spark's order, where a null is the smallest and NaN the
+        greatest; of several with that value, the last in the order of :meth:`read`. It is chosen of
+        all rows of the key, whatever a filter says of them, and each read, count and lookup obeys.
+
+        To choose, a reader reads the column and the keys of a few subpartitions at a time, then
+        their rows: of all rows that conditions on keys leave, which are the only ones that save
+        some of that. Sizes and numbers of rows that need no reading are still those of all rows. As
+        in a join, rows of a key count as such where the partitioner places them; another writer may
+        have put some elsewhere, which :meth:`checking` finds.
+
+        Parameters
+        ----------
+        column
+            Of a type that has an order; this shuffle itself when None.
+
+        Raises
+        ------
+        OptionError
+            Rows have no partition keys, are broadcast, or are combined; or a filter on other
+            columns was asked for before, whose rows may lack the last one of a key; or
+            another column was.
+        SchemaError
+            There is no such column, or its values have no order that is known here.
+        """
+        if column is None or column == self.latest_column:
+            return self
+        if self.latest_column is not None:
+            msg = f"latest_by={column!r}: rows are those that are latest by {self.latest_column!r}"
+            raise OptionError(msg)
+        from arrow_format.read.last_of_keys import order_of_keys
+
+        order = order_of_keys(self, column)
+        outside = [name for name in self._filter_columns if name not in order.keys]
+        if outside:
+            msg = (
+                f"latest_by={column!r}: a filter on {outside[0]!r} was asked for before, which may "
+                "leave out the last row of a key; ask for latest_by first, or for both in one "
+                "select"
+            )
+            raise OptionError(msg)
+        latest = self._copy()
+        latest._last_of = order
+        latest._select()
+        return latest
+
+    @property
+    def _filter_columns(self) -> tuple[str, ...]:
+        return () if self._filter is None else self._filter.columns
+
+    def _select(self) -> None:
+        """Set what is read, once it is known what is asked for."""
+        self._selection = select(
+            self._filter, self._snapshot, last_of=self._last_of, trusts=not self._checks
+        )
 
     def _copy(self) -> Self:
         copied = type(self).__new__(type(self))  # copy() would open the version again
@@ -268,8 +347,7 @@ class Shuffle(VersionFacts):
         checking = self._copy()
         checking._checks = True
         checking._reader = self._reader.checking(placement)
-        if self._selection is not None:
-            checking._selection = select(self._selection.where, self._snapshot, trusts=False)
+        checking._select()
         return checking
 
     def bound(self, filter: str | pc.Expression | Expression, settings: SparkSettings) -> RowFilter:
@@ -628,8 +706,14 @@ class Shuffle(VersionFacts):
         from arrow_format.read.answers import answer
 
         rows = self.where(filter)
-        whole = partial(rows.reader, 0, self.num_subpartitions, names)
-        return answer(self._snapshot, rows._selection, names, whole)
+        groups = [(0, self.num_subpartitions)]
+        if self._last_of is not None:  # else a bit for each row would be kept meanwhile
+            groups = rows._groups(None, names)
+
+        def readers() -> Iterator[SortMergeSubpartitionReader]:
+            return (rows.reader(first, end, names) for first, end in groups)
+
+        return answer(self._snapshot, rows._selection, names, readers)
 
     def subpartition_of(self, **key: Any) -> int:  # noqa: ANN401  a value of any key column
         """Return the subpartition of a key, as Spark hashes it; reads nothing.
@@ -842,20 +926,33 @@ def _kept_carried(storage: Storage, carried: Carried, options: ReadOptions) -> S
     return Shuffle(storage, carried.snapshot(), options)
 
 
+@dataclass(frozen=True, slots=True)
+class View:
+    """Which rows of a version are read, and how: what is asked for after it was opened."""
+
+    where: RowFilter | None = None
+    latest_by: str | None = None
+    checks: bool = False
+    """Whether it is :meth:`Shuffle.checking`."""
+
+    def of(self, shuffle: Shuffle) -> Shuffle:
+        """Return a version, of which all rows are read, as it was asked for."""
+        checked = shuffle.checking() if self.checks else shuffle
+        return checked.latest_by(self.latest_by).where(self.where)
+
+
+ALL_ROWS = View()
+
+
 def open_carried(
-    storage: Storage,
-    carried: Carried,
-    options: ReadOptions,
-    where: RowFilter | None = None,
-    checks: bool = False,
+    storage: Storage, carried: Carried, options: ReadOptions, view: View = ALL_ROWS
 ) -> Shuffle:
     """Return the version that another process opened, without a request; see :func:`open_pinned`.
 
     Whether it is still there is seen when it is read: files have random names, and the checksums of
     their directories are in what was carried.
     """
-    shuffle = _kept_carried(storage, carried, options)
-    return (shuffle.checking() if checks else shuffle).where(where)
+    return view.of(_kept_carried(storage, carried, options))
 
 
 def open_pinned(
@@ -865,15 +962,13 @@ def open_pinned(
     options: ReadOptions,
     span: VersionSpan | None = None,
     later: LaterColumns | None = None,
-    where: RowFilter | None = None,
-    checks: bool = False,
+    view: View = ALL_ROWS,
     ranges: Ranges | None = None,
 ) -> Shuffle:
     """Open the version that another process pinned, or with ``span`` the rows it pinned of it.
 
-    ``later`` are columns of a later version to read the rows with; their own when None. Only rows
-    that ``where`` keeps are read; all when None. With ``checks`` it is :meth:`Shuffle.checking`.
-    With ``ranges`` of subpartitions, no others are to be read of it.
+    ``later`` are columns of a later version to read the rows with; their own when None. ``view`` is
+    what is read of them. With ``ranges`` of subpartitions, no others are to be read of it.
 
     Raises
     ------
@@ -896,8 +991,7 @@ def open_pinned(
         )
         raise ShuffleNotFoundError(msg) from None
     _check_pinned(storage.root, entry, commit_id)
-    shuffle = _kept(storage, version, commit_id, options, span, later, ranges)
-    return (shuffle.checking() if checks else shuffle).where(where)
+    return view.of(_kept(storage, version, commit_id, options, span, later, ranges))
 
 
 def _check_pinned(path: str, entry: LogEntry, commit_id: str) -> None:

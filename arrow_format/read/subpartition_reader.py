@@ -6,7 +6,7 @@ Source: FLIP-148, ``SortMergeSubpartitionReader``.
 from __future__ import annotations
 
 from bisect import bisect_left
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import chain, groupby, islice, repeat
 from operator import itemgetter
@@ -30,6 +30,7 @@ from arrow_format.read.fetched_chunks import (
     decode_run,
     decoded_rows,
     in_runs,
+    located_rows,
     rows_of,
 )
 from arrow_format.read.index_cache import IndexCache
@@ -38,14 +39,15 @@ from arrow_format.read.scheduler import ReadScheduler
 from arrow_format.read.selection import select_chunks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     import numpy as np
     from numpy.typing import NDArray
 
+    from arrow_format.format.masks import RowMask
     from arrow_format.log.entry import LogEntry
-    from arrow_format.model import MapOutput, PartitionedFile
+    from arrow_format.model import Int64Array, MapOutput, PartitionedFile
     from arrow_format.read.partitioned_file import IndexPart
     from arrow_format.read.placement_check import PlacementCheck
     from arrow_format.read.rows import Rows
@@ -134,6 +136,9 @@ class SortMergeSubpartitionReader:
         iterated one after the other, each at most once. Nothing is kept when None.
     placement
         Asked about each row of the chunks that are read; no row is when None.
+    passed_over
+        Returns the rows that are not delivered, by the number of their file; called before the
+        first row is read. None: there are none.
 
     Raises
     ------
@@ -161,7 +166,9 @@ class SortMergeSubpartitionReader:
         oldest_needed: int | None = None,
         kept: ChunkCache | None = None,
         placement: PlacementCheck | None = None,
+        passed_over: Callable[[], Mapping[int, RowMask]] | None = None,
     ) -> None:
+        self._passed_over = passed_over
         self._placement = placement
         self._kept = kept
         self._storage = storage
@@ -182,8 +189,8 @@ class SortMergeSubpartitionReader:
             self._ranges = selection.ranges(first, end, of_trusted=True)
         self._tested: Tested | None = None
         decoded = list(self._columns)
-        if selection is not None:
-            tested = select_columns(self._data_schema, selection.where.columns)
+        if selection is not None and selection.where is not None:
+            tested = select_columns(self._data_schema, selection.columns)
             decoded += [i for i in tested if i not in decoded]
             positions = tuple(decoded.index(i) for i in tested)
             self._tested = Tested(selection.where, positions, len(self._columns))
@@ -239,10 +246,40 @@ class SortMergeSubpartitionReader:
 
         All are read where their rows are checked, whatever their keys.
         """
-        selection, planned = self._selection, self.planned()
+        selection, planned = self._selection, self.to_deliver()
         if selection is None or selection.of_keys is None or self._placement is not None:
             return planned
+        assert selection.where is not None  # which asks for the keys
         return with_matches(planned, selection.where, self._deciding)
+
+    def to_deliver(
+        self, files: NDArray[np.bool_] | None = None
+    ) -> Iterator[tuple[ChunkReader, Iterable[ChunkRead]]]:
+        """Return what is :meth:`planned`, of which readers of chunks know the rows passed over."""
+        planned = self.planned(files)
+        if self._passed_over is None:
+            return planned
+        # Now, and in this thread: those of the scheduler pull the plan.
+        masks = self._passed_over()
+        return (_passing(source, masks.get(source.order), chunks) for source, chunks in planned)
+
+    def located(
+        self,
+    ) -> Iterator[tuple[list[tuple[ChunkReader, ChunkRead]], pa.RecordBatch, Int64Array]]:
+        """Yield the rows of :meth:`__iter__` with the chunks that they are of, and where in these.
+
+        That is their positions among all rows that are wanted of these chunks, ascending. Each call
+        has the same, as long as indexes can be read.
+        """
+        with self._translated(), ExitStack() as stack:
+            fetched: Iterable[_Fetched]
+            if self._storage.max_requests > 1:
+                fetched = stack.enter_context(self._scheduler.add_reader(self._to_read()))
+            else:
+                straight = self._scheduler.straight(self._to_read())
+                fetched = stack.enter_context(closing(straight))
+            for run in in_runs(self._checked(fetched)):
+                yield from located_rows(run, self._tested)
 
     def planned(
         self, files: NDArray[np.bool_] | None = None
@@ -334,7 +371,7 @@ class SortMergeSubpartitionReader:
             num_bytes = file.raw_bytes * sum([end - first for first, end in ranges])
             if num_bytes <= FEW_BYTES * (file.end_subpartition - file.first_subpartition):
                 return ()
-        return selection.where.columns
+        return selection.columns
 
     def _regions_of(self, version_file: VersionFile) -> range:
         """Regions of a file to read, numbered through the file; empty for none."""
@@ -492,6 +529,14 @@ class SortMergeSubpartitionReader:
                     yield rows
                     del rows
                 first_row += num_rows
+
+
+def _passing(
+    source: ChunkReader, mask: RowMask | None, chunks: Iterable[ChunkRead]
+) -> tuple[ChunkReader, Iterable[ChunkRead]]:
+    """Let a reader of chunks leave out rows."""
+    source.passed_over = mask
+    return source, chunks
 
 
 def _plan_regions(

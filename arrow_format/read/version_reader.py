@@ -27,12 +27,13 @@ from arrow_format.read.totals import totals_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from arrow_format.format.masks import RowMask
     from arrow_format.log.snapshot import Snapshot
     from arrow_format.model import Int64Array
     from arrow_format.options import ReadOptions
     from arrow_format.read.placement_check import PlacementCheck
     from arrow_format.read.rows import Rows
-    from arrow_format.read.selection import Selection
+    from arrow_format.read.selection import LastOfKeys, Selection
     from arrow_format.storage.open import Storage
 
 
@@ -107,7 +108,7 @@ class VersionReader:
         if within is not None:
             rows, stored = rows[within.start : within.stop], stored[within.start : within.stop]
         raw = estimate_raw_bytes(self._snapshot, rows, stored)
-        tested = () if selection is None else selection.where.columns
+        tested = () if selection is None else selection.columns
         share = 1.0
         if columns is not None:
             share = estimate_column_share(self._snapshot, {*columns, *tested})
@@ -196,7 +197,10 @@ class VersionReader:
         Of adjacent ones together: these alternate, and the rows of each keep their order.
         """
         wanted = range(self._snapshot.newest.num_subpartitions) if asked is None else asked
-        for first, end in adjacent_ranges(wanted):
+        ranges: Iterable[tuple[int, int]] = adjacent_ranges(wanted)
+        if selection is not None and selection.last is not None:  # a bit for each row of a range
+            ranges = self.groups(asked, columns, selection)
+        for first, end in ranges:
             yield from self.reader(first, end, columns, selection=selection).straight()
 
     def reader(
@@ -210,6 +214,9 @@ class VersionReader:
         kept: ChunkCache | None = None,
     ) -> SortMergeSubpartitionReader:
         """Return a reader of the subpartitions ``[first, end)`` that does not order them."""
+        passed = None
+        if selection is not None and selection.last is not None:
+            passed = partial(self._passed_over, first, end, selection.last)
         return SortMergeSubpartitionReader(
             self._storage,
             self._snapshot.newest,
@@ -224,4 +231,19 @@ class VersionReader:
             oldest_needed=self._snapshot.oldest_needed,
             kept=kept,
             placement=self._placement,
+            passed_over=passed,
         )
+
+    def _passed_over(self, first: int, end: int, last: LastOfKeys) -> dict[int, RowMask]:
+        """Return the rows of some subpartitions that are not the last of their key, by file.
+
+        Of all regions, whichever are read.
+        """
+        from arrow_format.read.last_of_keys import passed_over
+
+        columns, (rows, _) = last.of.columns, self.totals
+        readers = (
+            (self.reader(*group, columns, selection=last.among), int(rows[slice(*group)].sum()))
+            for group in self.groups([*range(first, end)], columns, last.among)
+        )
+        return passed_over(readers, last.of, max_bytes=2 * self._options.group_bytes)

@@ -81,6 +81,9 @@ class BatchReadOptions:
     filter
         Condition of the rows to read, in a subset of SQL: ``day >= DATE '2024-06-01' AND customer
         IN (17, 18)``. By default none: all rows.
+    latest_by
+        Column by which only the last row of each key is read, chosen before ``filter``: that with
+        the greatest value, null being the smallest. By default all rows are read.
     time_zone
         Time zone of dates and timestamps in ``filter`` that name none: a region or an offset;
         ``to_spark`` sets that of the session. By default none: a filter that
@@ -110,6 +113,7 @@ class BatchReadOptions:
     path: str
     subpartitions: tuple[int, ...] | None = option(None, SUBPARTITIONS)
     filter: str | None = option(None, TEXT)
+    latest_by: str | None = option(None, TEXT, only="batch")
     time_zone: str | None = option(None, ZONE)
     coalesce: bool = option(True, FLAG)
     target_partition_bytes: int = option(

@@ -58,6 +58,8 @@ def described_format(spark: SparkSession, shuffle: Shuffle, selection: str | Non
     described = describe(shuffle.path, shuffle.version, selection)
     if shuffle.span is not None:
         described += f" since {shuffle.span.start}"
+    if shuffle.latest_column is not None:
+        described += f" latest by {shuffle.latest_column}"
     if shuffle.filter is not None:
         described += f" where {shortened(str(shuffle.filter))}"
     with _lock:

@@ -124,6 +124,7 @@ def open_requested(options: BatchReadOptions) -> Shuffle:
 
 def restricted_by(shuffle: Shuffle, options: BatchReadOptions) -> Shuffle:
     """Return a shuffle restricted to the rows that options ask for; as :func:`restricted`."""
+    shuffle = shuffle.latest_by(options.latest_by)
     given = options.filter if options.arrow_filter is None else options.arrow_filter
     if isinstance(given, pa.RecordBatch):
         return restricted(shuffle, keys=given)

@@ -43,6 +43,10 @@ GUARANTEES: dict[str, dict[str, str]] = {
             "Counts, least and greatest values that the log or statistics say are those of the "
             "rows that a read delivers"
         ),
+        "latest rows": (
+            "With `latest_by` every read, count and lookup has the last row of each key alone, "
+            "chosen before any filter on other columns, whatever the history of the shuffle"
+        ),
         "lookups": "A lookup gives all rows of the given keys, and no others",
         "exact partitioners": (
             "The log describes the partitioner that placed the rows: a class that is derived from "

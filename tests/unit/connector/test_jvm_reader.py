@@ -67,6 +67,7 @@ def test_a_package_without_its_jar_says_so(tmp_path, monkeypatch):
 
 REFUSED = {
     "filter": ["Arrow", "keys"],
+    "is_latest": [True],
     "has_subpartitions": [True],
     "is_divided": [True],
     "is_of_changes": [True],

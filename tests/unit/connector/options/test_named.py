@@ -72,6 +72,7 @@ def test_a_number_that_python_does_not_read(parse, option):
         (parse_sink_options, "txnappid", "batch writes"),
         (parse_sink_options, "subpartitions", "reads"),
         (parse_source_options, "version", "batch reads"),
+        (parse_source_options, "latestBy", "batch reads"),
         (parse_source_options, "codec", "writes"),
     ],
 )

@@ -17,7 +17,12 @@ def test_a_long_list_of_subpartitions_is_cut():
 
 def named(spark, storage, version=1):
     shuffle = SimpleNamespace(
-        storage=storage, path=storage.root, version=version, span=None, filter=None
+        storage=storage,
+        path=storage.root,
+        version=version,
+        span=None,
+        filter=None,
+        latest_column=None,
     )
     return described_format(spark, shuffle, None)
 
