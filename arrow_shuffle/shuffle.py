@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     import pyarrow.dataset as ds
 
+    from arrow_format.arrays.batch_stream import BatchReader
     from arrow_format.jobs.receipt import ShuffleReceipt
     from arrow_format.log.version_names import VersionName
     from arrow_format.operators.description import Description
@@ -42,7 +43,8 @@ class Shuffle(Convertible, Maintained, Rows):
     - Read it as it is: ``read``, ``to_table``, ``to_pandas``, ``lookup``, ``subpartition``,
       ``to_polars``, ``to_dataset``, ``to_dask``, ``to_ray``, ``to_torch``.
     - Ask about it: ``schema``, ``num_rows``, ``num_subpartitions``, ``count_rows``, ``min_max``,
-      ``subpartition_of``, ``explain``, ``history``, ``tags``, ``consumers``, ``verify``.
+      ``subpartition_of``, ``explain``, ``history``, ``changes``, ``added``, ``tags``,
+      ``consumers``, ``verify``.
     - Change it: ``append``, ``delete``, ``rename_columns``, ``drop_columns``, ``rollback``,
       ``tag``.
     - Look after it: ``merge``, ``collect_garbage``, ``flush_pending``, ``release``, ``repair``,
@@ -77,13 +79,70 @@ class Shuffle(Convertible, Maintained, Rows):
         """
         return open_shuffle(self._storage, options=self.given_options)
 
-    def changes(self, since: int, *, overwrites: str = "fail") -> Shuffle:
-        """Return the rows that were added after a version, up to this one.
+    def changes(self, since: VersionName, columns: Sequence[str] | None = None) -> BatchReader:
+        """Read the net change of the rows since a version: which were deleted and inserted.
 
         .. code-block:: python
 
             seen = 3
-            new = orders.newest().changes(since=seen)
+            changed = orders.newest().changes(since=seen).read_all()
+            gone = [row for row in changed.to_pylist() if row["_change_type"] != "insert"]
+
+        The rows of version ``since``, without the deleted and erased ones and with the inserted
+        ones, are those of this version. A merge, and columns that were renamed or added, change
+        no row; a row that was replaced is deleted and inserted. Equal rows, one deleted and one
+        inserted, cancel, whatever happened to them in between: rows are equal whose columns are, as
+        of this version, a null to a null, a NaN to a NaN, and -0.0 to 0.0.
+
+        Only files are read that one of the versions lacks, of those that a mask changed the chunks
+        of all rows, and nothing of what a merge only moved. Rows of both versions are compared by
+        subpartition, within the memory of :class:`ReadOptions`; equal rows of which one version has
+        many more count as one group, which is in memory as a whole.
+
+        Parameters
+        ----------
+        since
+            The version whose rows are known, as for :func:`open_shuffle`; 0 for none.
+        columns
+            Columns to deliver, and by whose values rows differ; all when None.
+
+        Returns
+        -------
+        BatchReader
+            The columns, all but the keys nullable, and ``_change_type``: a text. Deletions come
+            before the insertions of their subpartition. A broadcast row comes once for each
+            subpartition, as in :meth:`read`. Of a row that is deleted and may have been erased, by
+            ``delete(erase=True)``, only its keys come, as ``erase``: that is each row deleted from
+            a file which was not in a version right after a deletion any more, whose masks nobody
+            can tell from an erasure.
+
+        Raises
+        ------
+        ShuffleNotFoundError
+            Version ``since`` does not exist; or it has expired, so that all that was made of the
+            shuffle is to be computed again. Its subclass ``ResultReleasedError``: it was released.
+        OptionError
+            This version is before ``since``; or its rows are restricted by a filter or a span.
+        SchemaError
+            A column has types in the two versions of which neither holds the other; there is no
+            such column, or one named ``_change_type``.
+        CorruptShuffleError, FormatVersionError
+            While reading: a file is damaged, missing, or of a newer version.
+        """
+        from arrow_format.operators.net_changes import read_changes
+
+        return read_changes(self, since, columns)
+
+    def added(self, since: int, *, overwrites: str = "fail") -> Shuffle:
+        """Return the rows that were added after a version, up to this one.
+
+        What they add to a reader that follows: it does not say what was deleted or replaced, as
+        :meth:`changes` does.
+
+        .. code-block:: python
+
+            seen = 3
+            new = orders.newest().added(since=seen)
             new.read().read_all()
             seen = new.version
 
@@ -104,7 +163,7 @@ class Shuffle(Convertible, Maintained, Rows):
         Raises
         ------
         ShuffleOverwrittenError
-            A version after ``since`` overwrote the shuffle.
+            A version after ``since`` overwrote the shuffle, or replaced rows by an upsert.
         OptionError
             This version is before ``since``.
         ShuffleNotFoundError

@@ -79,6 +79,20 @@ class RowMask:
         places = np.array([place for place, _, _ in by_place], np.int64)
         return RowMask(places, [bitmap for _, _, bitmap in by_place])
 
+    @staticmethod
+    def all_but(kept: Mapping[int, Int64Array], lengths: Sequence[int]) -> RowMask:
+        """Return the mask of all rows of regions of some lengths but those that are kept."""
+        places, bitmaps = [], []
+        for region, num_rows in enumerate(lengths):
+            positions = kept.get(region, np.empty(0, np.int64))
+            for first in range(0, num_rows, PIECE_ROWS):
+                is_gone = np.ones(min(PIECE_ROWS, num_rows - first), np.bool_)
+                low, high = np.searchsorted(positions, (first, first + PIECE_ROWS))
+                is_gone[positions[low:high] - first] = False
+                places.append((region << _REGION_BITS) + first)
+                bitmaps.append(np.packbits(is_gone, bitorder="little"))
+        return RowMask(np.array(places, np.int64), bitmaps)
+
     def encode(self) -> bytes:
         """Return the frame of the mask."""
         regions = self._places >> _REGION_BITS
@@ -183,6 +197,17 @@ class RowMask:
         for region, others in rows.items():
             own[region] = np.union1d(own[region], others) if region in own else others
         return RowMask.of(own)
+
+
+def rows_beyond(mask: RowMask | None, before: RowMask | None) -> dict[int, Int64Array]:
+    """Return the rows of a file that are gone by a mask and were not by another, by region."""
+    old = {} if before is None else before.rows()
+    rows = {} if mask is None else mask.rows()
+    new = {
+        region: np.setdiff1d(gone, old[region], assume_unique=True) if region in old else gone
+        for region, gone in rows.items()
+    }
+    return {region: gone for region, gone in new.items() if len(gone)}
 
 
 def masked_subpartitions(

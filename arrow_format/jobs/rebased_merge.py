@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow.compute as pc
 
 from arrow_format.arrays.buffers import to_numpy
+from arrow_format.format.masks import rows_beyond
 from arrow_format.format.moved_rows import are_copies, moved_rows
 from arrow_format.jobs.mask_rows import MaskedRows, mask_rows
 from arrow_format.log.outputs import MapOutputs, key_of
@@ -86,7 +86,7 @@ class RebasedMerge:
         stored, n = [(index.regions, index.mask) for index in before], self._job.num_subpartitions
         if self._version.sort_by and not are_copies(stored, regions, n):
             return None
-        rows = [_new_rows(old, new) for old, new in zip(before, later, strict=True)]
+        rows = [rows_beyond(new.mask, old.mask) for old, new in zip(before, later, strict=True)]
         moved = moved_rows(rows, stored, regions, n)
         masked = []
         for output in change.outputs:
@@ -105,14 +105,3 @@ class RebasedMerge:
     def _totals(self, outputs: Sequence[MapOutput]) -> Totals:
         n = self._job.num_subpartitions
         return sum_totals([index.totals for index in self._opened(outputs)], n)
-
-
-def _new_rows(before: PartitionedFileReader, now: PartitionedFileReader) -> dict[int, Int64Array]:
-    """Return the rows of a file that are gone now and were not before."""
-    old = {} if before.mask is None else before.mask.rows()
-    rows = {} if now.mask is None else now.mask.rows()
-    new = {
-        region: np.setdiff1d(gone, old[region], assume_unique=True) if region in old else gone
-        for region, gone in rows.items()
-    }
-    return {region: gone for region, gone in new.items() if len(gone)}

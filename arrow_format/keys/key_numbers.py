@@ -38,7 +38,7 @@ that is more than 2**63, they may be negative."""
 
 
 def key_numbers(columns: Sequence[pa.Array]) -> Numbers:
-    """Return the number of each row's key; columns have types that have a hash or an order."""
+    """Return the number of each row's key; maps are equal that have equal entries in order."""
     return _combined(_numbers(column) for column in columns)
 
 
@@ -81,12 +81,14 @@ def _numbers(array: pa.Array) -> Numbers:
         return np.zeros(len(array), np.int64), 1
     if pt.is_struct(type_):
         return _numbers_of_structs(array)
-    if pt.is_list(type_):
+    if pt.is_list(type_) or pt.is_map(type_) or pt.is_fixed_size_list(type_):
         return _numbers_of_lists(array)
     if pt.is_boolean(type_):
         return _with_nulls(array, boolean_values(array).astype(np.int64), 2)
     if pt.is_floating(type_):
         return _numbers(float_bits(array))
+    if pt.is_interval(type_):
+        return encoded(array.view(pa.binary(type_.byte_width)))
     return _numbers_of_integers(array) if is_integer(type_) else encoded(array)
 
 
@@ -123,7 +125,10 @@ def _numbers_of_structs(array: pa.Array) -> Numbers:
 
 def _numbers_of_lists(array: pa.Array) -> Numbers:
     """Encode lists as bytes: the numbers of their elements, one after the other."""
-    offsets = text_offsets(array).astype(np.int64)
+    if pt.is_fixed_size_list(array.type):
+        offsets = (array.offset + np.arange(len(array) + 1)) * array.type.list_size
+    else:
+        offsets = text_offsets(array).astype(np.int64)
     first, stop = int(offsets[0]), int(offsets[-1])
     elements = array.values.slice(first, stop - first)
     numbers, _ = _numbers(elements) if len(elements) else (np.empty(0, np.int64), 1)

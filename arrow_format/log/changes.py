@@ -1,7 +1,7 @@
 """What is new between two versions: the rows that were added after the one, up to the other.
 
 An ``append`` adds the rows of its map outputs. A merge, a deletion of rows and a release add none.
-What an ``upsert`` changed is refused: which rows are new is for a later release to say.
+What an ``upsert`` replaced is refused: it says of no row that it is new.
 An ``overwrite`` or ``rollback`` starts the shuffle again, so that rows that were read before are no
 longer part of it: the reader's option ``overwrites`` decides what that means. However the versions
 are cut into spans, consecutive spans give each row once.
@@ -31,7 +31,6 @@ from arrow_format.errors import (
 from arrow_format.keys.partitioner import key_columns, partitioner_from_description
 from arrow_format.log.altered import altered, as_called_in
 from arrow_format.log.entry import UPSERT
-from arrow_format.log.framing import unknown_error
 from arrow_format.log.names import segment_of
 from arrow_format.log.outputs import MapOutputs
 from arrow_format.log.result import released_error
@@ -122,7 +121,8 @@ def changes_of(log: LogReader, span: VersionSpan) -> Snapshot:
     """Return the rows of a span, with the schema in which all of them can be read.
 
     Raises SchemaError where versions differ in schema, number of subpartitions, partitioner or sort
-    order, and ShuffleNotFoundError where one does not exist or has expired.
+    order, ShuffleOverwrittenError where one replaced rows by an upsert, and ShuffleNotFoundError
+    where one does not exist or has expired.
     """
     return log.read(lambda view: _changes_of(log, view, span))
 
@@ -135,12 +135,17 @@ def _changes_of(log: LogReader, view: LogView, span: VersionSpan) -> Snapshot:
     last = log.entry_at(view, span.end)
     # Numbers that have expired since added nothing.
     numbers = range(max(span.start + 1, view.oldest), span.end + 1)
-    added = [_as_called_in(entry, last) for entry in entries_of(log, numbers) if entry.adds_rows]
+    added = [entry_called_in(entry, last) for entry in entries_of(log, numbers) if entry.adds_rows]
     for entry in added:
         if entry.operation == UPSERT:
-            what = f"rows that version {entry.version} replaced (operation {UPSERT!r})"
-            raise unknown_error(what)
-    delivered = added if whole is None else [_as_called_in(whole.newest, last), *added]
+            msg = (
+                f"{log.root}: version {entry.version} replaced rows by an {UPSERT}, so that rows "
+                "which were read before are not in the shuffle any more. "
+                f"open_shuffle(...).changes(since={span.start}) says which were deleted and "
+                f"inserted; or start again at version {entry.version}"
+            )
+            raise ShuffleOverwrittenError(msg)
+    delivered = added if whole is None else [entry_called_in(whole.newest, last), *added]
     for entry in delivered:
         _check_alike(log, entry, last)
     schemas = reduce(
@@ -154,7 +159,7 @@ def _changes_of(log: LogReader, view: LogView, span: VersionSpan) -> Snapshot:
     return Snapshot(newest, outputs, totals, span, oldest_needed)
 
 
-def _as_called_in(entry: LogEntry, last: LogEntry) -> LogEntry:
+def entry_called_in(entry: LogEntry, last: LogEntry) -> LogEntry:
     """Return an entry with the names that its columns have later.
 
     A column that was dropped is left out. One that an overwrite did away with is not, under a name

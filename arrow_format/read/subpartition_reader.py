@@ -315,6 +315,8 @@ class SortMergeSubpartitionReader:
                     )
                 stored = index.metadata.data_schema
                 reader = ChunkReader(index, self._decoders.of(stored), wanted=wanted, order=order)
+                if one.file.file.mask.num_rows > one.file.file.num_rows:  # many chunks have no row
+                    chunks = filter(reader.num_rows_left, chunks)
                 yield reader, self._wanted(reader, chunks)
 
     def _wanted(self, reader: ChunkReader, chunks: Iterable[ChunkRead]) -> Iterable[ChunkRead]:

@@ -3,11 +3,14 @@
 import json
 import pickle
 import struct
+from collections import Counter
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 import zstandard
 
@@ -17,6 +20,7 @@ from arrow_format.errors import (
     FormatVersionError,
     ResultReleasedError,
     ShuffleNotFoundError,
+    ShuffleOverwrittenError,
 )
 from arrow_format.format.chunk_table import MESSAGE
 from arrow_format.format.codec_zstd import ZstdCodec
@@ -34,6 +38,7 @@ from arrow_format.log.result import Released, ResultDescription
 from arrow_format.log.state import LastCommit, PendingNumbers
 from arrow_format.log.transactions import find_transaction
 from arrow_format.model import Transaction
+from arrow_format.operators.net_changes import read_changes
 from arrow_format.options import ResultPartitionType
 from arrow_format.read.chunk_plan import adjacent_ranges
 from arrow_format.read.partitioned_file import PartitionedFileReader
@@ -381,13 +386,52 @@ def test_a_large_mask_has_an_object_and_several_pieces():
     assert max(pieces.rows()[0]) > PIECE_ROWS
 
 
-def test_what_an_upsert_replaced_is_for_a_later_release_to_say():
+def test_streams_refuse_an_upsert_and_changes_have_its_rows():
     path = HERE / "v1/upsert/shuffle"
     entry = decode_entry((path / entry_path(2)).read_bytes())
     masked = [bool(output.files[0].mask) for output in entry.map_outputs]
     assert masked == [True, True, False]
-    with pytest.raises(FormatVersionError, match="version 2 replaced"):
-        open_shuffle_changes(path, 1)
+    message = r"version 2 replaced rows by an upsert, .*changes\(since=1\) says"
+    for overwrites in ("fail", "deliver"):
+        with pytest.raises(ShuffleOverwrittenError, match=message):
+            open_shuffle_changes(path, 1, overwrites=overwrites)
+    before, after = (open_shuffle(path, version).to_table().to_pylist() for version in (1, 2))
+    changed = read_changes(open_shuffle(path), 1).read_all().to_pylist()
+    kinds = {row["id"]: [] for row in changed}
+    for row in changed:
+        kinds[row["id"]].append(row.pop("_change_type"))
+    ids = [*range(2, 60, 5)]
+    assert kinds == {70: ["insert"]} | {id_: ["delete", "insert"] for id_ in ids}
+    assert [row for row in after if row["id"] in kinds] == [
+        row for row in changed if row["carrier"] == "new"
+    ]
+    assert all(row in before for row in changed if row["carrier"] != "new")
+
+
+@pytest.mark.parametrize("name", ["masks", "merged", "rescaled", "undone", "versions", "widened"])
+def test_old_rows_and_what_changed_are_the_new_rows(name):
+    """Also where files, or versions, are of other numbers of subpartitions."""
+    path = HERE / "v1" / name / "shuffle"
+    newest = open_shuffle(path).version
+    rows = {
+        number: counted(open_shuffle(path, number).to_table()) for number in range(1, newest + 1)
+    }
+    for since, now in combinations(rows, 2):
+        changed = read_changes(open_shuffle(path, now), since).read_all()
+        of = {
+            kind: counted(changed.filter(pc.field("_change_type") == kind))
+            for kind in ("insert", "delete", "erase")
+        }
+        assert of["insert"] == rows[now] - rows[since]
+        gone = rows[since] - rows[now]
+        assert of["delete"] <= gone
+        assert of["erase"].total() == (gone - of["delete"]).total()
+        assert not of["erase"] or name in ("masks", "undone")
+
+
+def counted(found):
+    """The first three columns of rows, which versions of these shuffles have, and how often."""
+    return Counter(tuple(map(repr, [*row.values()][:3])) for row in found.to_pylist())
 
 
 def test_sort_keys_may_be_structs_and_descend():

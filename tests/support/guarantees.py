@@ -250,6 +250,11 @@ GUARANTEES: dict[str, dict[str, str]] = {
             "Queries that are killed at any moment and restarted neither lose nor double rows: "
             "sink, source, and a sink behind a source"
         ),
+        "net changes": (
+            "The rows of a version and what changed since are the rows of a later one, whatever "
+            "was appended, overwritten, deleted, merged, renamed or rolled back in between; of "
+            "what was erased no value comes out"
+        ),
         "changes": (
             "A reader of new rows, span by span, gets each row once, whatever is appended, "
             "overwritten, merged or collected"

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arrow_format.format.masks import PIECE_ROWS, RowMask
+from arrow_format.format.masks import PIECE_ROWS, RowMask, rows_beyond
 
 ROWS = st.dictionaries(
     st.integers(0, 3),
@@ -33,6 +33,26 @@ def test_a_mask_has_its_rows_after_it_was_encoded(rows, others):
         for region in {*rows, *others}
     }
     assert as_lists(united) == expected
+
+
+@given(kept=ROWS, lengths=st.lists(st.integers(1, 4 * PIECE_ROWS), min_size=4, max_size=4))
+def test_a_mask_of_all_but_some_rows(kept, lengths):
+    kept = {region: rows[rows < lengths[region]] for region, rows in kept.items()}
+    mask = RowMask.all_but(kept, lengths)
+    assert mask.num_rows == sum(lengths) - num_rows(kept)
+    gone = mask.rows()
+    for region, length in enumerate(lengths):
+        left = np.setdiff1d(np.arange(length), gone.get(region, ()))
+        assert left.tolist() == [*kept.get(region, ())]
+
+
+@given(before=ROWS, now=ROWS)
+def test_rows_that_one_mask_has_beyond_another(before, now):
+    expected = {region: sorted({*rows} - {*before.get(region, ())}) for region, rows in now.items()}
+    found = rows_beyond(RowMask.of(now), RowMask.of(before))
+    assert as_lists(found) == {region: rows for region, rows in expected.items() if rows}
+    assert as_lists(rows_beyond(RowMask.of(now), None)) == as_lists(now)
+    assert rows_beyond(None, RowMask.of(before)) == {}
 
 
 @given(rows=ROWS, region=st.integers(0, 3), first=st.integers(0, 200_000), data=st.data())

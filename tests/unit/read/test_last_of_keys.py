@@ -277,7 +277,7 @@ def test_values_without_an_order(tmp_path):
 
 def test_of_what_versions_added(path):
     shuffle = arrow_shuffle.open_shuffle(path)
-    added = shuffle.changes(since=2).latest_by("rev")
+    added = shuffle.added(since=2).latest_by("rev")
     assert values(added.to_table()) == [2000 + key for key in range(KEYS)]
 
 
