@@ -165,7 +165,8 @@ class Shuffle(Convertible, Maintained, Rows):
         ShuffleOverwrittenError
             A version after ``since`` overwrote the shuffle, or replaced rows by an upsert.
         OptionError
-            This version is before ``since``.
+            This version is before ``since``; or of its rows only the last of each key are read,
+            which is to be asked of what this returns.
         ShuffleNotFoundError
             Versions after ``since`` have expired.
         SchemaError
@@ -173,6 +174,12 @@ class Shuffle(Convertible, Maintained, Rows):
         """
         from arrow_format.read.shuffle_changes import open_shuffle_changes
 
+        if self.latest_column is not None:
+            msg = (
+                f"{self.path}: added(since=) is of all rows; ask what it returns for "
+                f"latest_by({self.latest_column!r})"
+            )
+            raise OptionError(msg)
         rows = open_shuffle_changes(
             self._storage, since, self.version, overwrites=overwrites, options=self.given_options
         )

@@ -226,6 +226,8 @@ def test_what_it_is_described_as(latest):
     [
         (lambda s: s.where("status = 'open'").latest_by("rev"), OptionError, "ask for latest_by"),
         (lambda s: s.latest_by("rev").latest_by("v"), OptionError, "latest by 'rev'"),
+        (lambda s: s.latest_by("rev").added(since=2), OptionError, r"is of all rows; ask what"),
+        (lambda s: s.latest_by("rev").changes(since=2), OptionError, "of a whole version"),
         (lambda s: s.latest_by("nothing"), SchemaError, "latest_by: column 'nothing'"),
         (lambda s: s.latest_by(3), OptionError, "expected the name of one column"),
         (lambda s: s.select("v").select(latest_by="rev"), SchemaError, "left out by an earlier"),
