@@ -536,9 +536,9 @@ class SortMergeSubpartitionReader:
 def _passing(
     source: ChunkReader, mask: RowMask | None, chunks: Iterable[ChunkRead]
 ) -> tuple[ChunkReader, Iterable[ChunkRead]]:
-    """Let a reader of chunks leave out rows."""
+    """Let a reader of chunks leave out rows, and return those chunks that have others."""
     source.passed_over = mask
-    return source, chunks
+    return source, chunks if mask is None else filter(source.num_rows_left, chunks)
 
 
 def _plan_regions(

@@ -123,12 +123,14 @@ class VersionReader:
         asked: list[int] | None,
         columns: Iterable[str] | None,
         selection: Selection | None = None,
+        *,
+        row_bytes: int = ORDERING_BYTES,
     ) -> list[tuple[int, int]]:
         """Return ranges ``[first, end)`` of subpartitions whose rows fit into memory together.
 
         ``asked`` are the subpartitions to read, ascending, all when None; ``columns`` those to
-        deliver, all when None. With a selection a range may have others between them, of which no
-        row can match.
+        deliver, all when None. A row takes ``row_bytes`` besides its own. With a selection a range
+        may have others between them, of which no row can match.
         """
         left = asked if selection is None else selection.among(asked)
         if left is not None and len(left) <= 1:  # nothing to weigh, so no totals of all are needed
@@ -137,7 +139,7 @@ class VersionReader:
             columns = [*columns, *(name for name, _ in self._snapshot.newest.sort_by)]
         within = extent_of(asked, self._snapshot.newest.num_subpartitions)
         rows, raw = self.weights(columns, selection, within=within)
-        weights = raw + ORDERING_BYTES * rows
+        weights = raw + row_bytes * rows
         most, origin = self._options.group_bytes, within.start
         if selection is None or selection.subpartitions is None:
             return group_adjacent(weights, most, asked, origin=origin)
@@ -239,11 +241,12 @@ class VersionReader:
 
         Of all regions, whichever are read.
         """
-        from arrow_format.read.last_of_keys import passed_over
+        from arrow_format.read.last_of_keys import ROW_BYTES, passed_over
 
         columns, (rows, _) = last.of.columns, self.totals
+        groups = self.groups([*range(first, end)], columns, last.among, row_bytes=ROW_BYTES)
         readers = (
             (self.reader(*group, columns, selection=last.among), int(rows[slice(*group)].sum()))
-            for group in self.groups([*range(first, end)], columns, last.among)
+            for group in groups
         )
         return passed_over(readers, last.of, max_bytes=2 * self._options.group_bytes)
