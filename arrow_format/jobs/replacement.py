@@ -18,7 +18,7 @@ from arrow_format.keys.partitioner import partitioner_from_description
 from arrow_format.log.commit_log import CommitLog, draft
 from arrow_format.log.conflicts import Claims, check_expected, check_inputs, check_needs
 from arrow_format.log.delta import compose
-from arrow_format.log.entry import TAKE_NOTHING
+from arrow_format.log.newest_version import NewestVersion
 from arrow_format.log.outputs import NO_OUTPUTS, MapOutputs
 from arrow_format.log.reader import has_expired
 from arrow_format.log.snapshot import Snapshot
@@ -54,44 +54,6 @@ class Replacement:
     """Of a merge adjacent, in reading order."""
     outputs: tuple[MapOutput, ...]
     """From the position of the first input on, in reading order; none where no row is left."""
-
-
-class _Current:
-    """The newest version as a commit is tried: composed once, while others only add to it.
-
-    Composing takes longer than a commit of another writer. Who does it in each try loses each.
-    """
-
-    def __init__(self, log: CommitLog) -> None:
-        self._log = log
-        self._composed: Snapshot | None = None
-        self._number = 0
-        """Of the last look; 0 before one."""
-        self._later: list[LogEntry] = []
-        """Entries after that number, without gaps."""
-
-    @contextlib.contextmanager
-    def look(self, view: LogView) -> Iterator[Snapshot | None]:
-        """Give the newest version; None where it has all that it had at the last look.
-
-        A look that raised does not count: what it found was not checked.
-        """
-        follows = self._number and view.newest == self._number + 1
-        self._number = 0
-        if follows and view.last is not None and view.last.operation in TAKE_NOTHING:
-            self._later.append(view.last)
-            yield None
-        else:
-            self._composed, self._later = self._log.snapshot_of(view), []
-            yield self._composed
-        self._number = view.newest
-
-    def version(self) -> Snapshot:
-        """Return the newest version as of the last look, at which there was one."""
-        assert self._composed is not None
-        newest = [self._composed.newest, *(entry for entry in self._later if entry.is_version)][-1]
-        deltas = [self._composed.whole, *(entry.delta for entry in self._later)]
-        return Snapshot.of(newest, compose(deltas))
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +194,7 @@ def _commit(
     fit: Callable[[ShuffleJob], Fit] | None,
 ) -> tuple[Snapshot, Snapshot]:
     log = CommitLog(job.storage)
-    current = _Current(log)
+    current = NewestVersion(log)
     fitted = None if fit is None else fit(job)
     inputs = outputs = NO_OUTPUTS
     totals = added
