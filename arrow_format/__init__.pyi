@@ -5,6 +5,7 @@ from arrow_format.errors import ClosedError as ClosedError
 from arrow_format.errors import CommitConflictError as CommitConflictError
 from arrow_format.errors import ConsumerError as ConsumerError
 from arrow_format.errors import CorruptShuffleError as CorruptShuffleError
+from arrow_format.errors import DuplicateKeyError as DuplicateKeyError
 from arrow_format.errors import FormatVersionError as FormatVersionError
 from arrow_format.errors import MissingPackageError as MissingPackageError
 from arrow_format.errors import OptionError as OptionError

@@ -55,6 +55,10 @@ class SchemaError(ShuffleError):
     """Unsupported types, duplicate names, missing keys, or a schema other than the shuffle's."""
 
 
+class DuplicateKeyError(ShuffleError):
+    """Two rows have the key that identifies a row, or one of its columns is null."""
+
+
 class OptionError(ShuffleError):
     """An option or argument has a bad value, or is not supported yet."""
 

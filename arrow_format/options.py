@@ -113,7 +113,9 @@ WriteOrder: TypeAlias = Literal["rotated", "natural"]
 RewriteChoice: TypeAlias = Literal["never", "auto", "always"]
 MergeBy: TypeAlias = Literal["map_output", "subpartition"]
 StatisticsChoice: TypeAlias = Literal["all"] | tuple[str, ...]
-WriteMode: TypeAlias = Literal["errorifexists", "overwrite", "append", "ignore", "error", "default"]
+WriteMode: TypeAlias = Literal[
+    "errorifexists", "overwrite", "append", "upsert", "ignore", "error", "default"
+]
 """``error`` and ``default`` are Spark's other names of ``errorifexists``."""
 
 CODECS: tuple[str, ...] = get_args(Codec)
@@ -209,6 +211,11 @@ def check_mode(value: object) -> WriteMode:
     """Return the write mode that ``value`` names, by its first name; raises OptionError."""
     mode = cast("WriteMode", check_choice("mode", value, WRITE_MODES))
     return "errorifexists" if mode in ("error", "default") else mode
+
+
+def keeps_rows(mode: str) -> bool:
+    """Whether a write mode adds to the rows that are there."""
+    return mode in ("append", "upsert")
 
 
 def normal_directory(path: str) -> str:

@@ -19,6 +19,9 @@ from arrow_format.errors import (
     CorruptShuffleError as CorruptShuffleError,
 )
 from arrow_format.errors import (
+    DuplicateKeyError as DuplicateKeyError,
+)
+from arrow_format.errors import (
     FormatVersionError as FormatVersionError,
 )
 from arrow_format.errors import (

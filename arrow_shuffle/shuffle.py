@@ -231,6 +231,8 @@ class Shuffle(Convertible, Maintained, Rows):
         OptionError
             A partitioner of your own places its rows: give it to ``write_shuffle(...,
             mode="append")``.
+        DuplicateKeyError
+            A row has the :attr:`unique` key of one that is there, or of another one.
         SchemaError, StorageError, CommitConflictError
             As for :func:`~arrow_shuffle.write_shuffle`; nothing is left behind.
         """
@@ -239,6 +241,67 @@ class Shuffle(Convertible, Maintained, Rows):
         return append_shuffle(
             source,
             self._storage,
+            options=options,
+            columns=columns,
+            filter=filter,
+            num_map_tasks=num_map_tasks,
+            for_spark=for_spark,
+            expected_version=expected_version,
+            transaction=transaction,
+            spark=spark,
+        )
+
+    def upsert(
+        self,
+        source: Source,
+        *,
+        options: WriteOptions | None = None,
+        columns: Sequence[str] | None = None,
+        filter: ds.Expression | None = None,
+        num_map_tasks: int | None = None,
+        for_spark: bool = True,
+        expected_version: int | None = None,
+        transaction: tuple[str, int] | None = None,
+        spark: Spark = None,
+    ) -> ShuffleReceipt:
+        """Add rows, which replace those that are equal in the columns of :attr:`unique`.
+
+        .. code-block:: python
+
+            orders.upsert(pa.table({"customer": [17], "order_id": [3], "price": [9.5]}))
+
+        New rows and masks of those that they replace are one version: readers see all of it or
+        nothing. Nothing is written again, so it costs what the new rows do, and the columns of
+        ``unique`` of the subpartitions that they are in; a merge leaves out what was replaced. What
+        others write meanwhile counts: of two upserts of one new key, one row stays.
+
+        Parameters
+        ----------
+        source, options, columns, filter, num_map_tasks, for_spark, spark
+            As for :meth:`append`. No two rows may be equal in the columns of ``unique``.
+        expected_version, transaction
+            As for :func:`~arrow_shuffle.write_shuffle`.
+
+        Returns
+        -------
+        ShuffleReceipt
+            What was added, and how many rows that replaced.
+
+        Raises
+        ------
+        DuplicateKeyError
+            Two rows are equal in the columns of ``unique``, or one of these is null.
+        OptionError
+            No columns of the shuffle identify a row.
+        ShuffleNotFoundError, ResultReleasedError, SchemaError, StorageError, CommitConflictError
+            As for :meth:`append`; nothing is left behind.
+        """
+        from arrow_shuffle.write import append_shuffle
+
+        return append_shuffle(
+            source,
+            self._storage,
+            mode="upsert",
             options=options,
             columns=columns,
             filter=filter,

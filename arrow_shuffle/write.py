@@ -39,6 +39,7 @@ def write_shuffle(
     partitioner: Partitioner | None = None,
     sort_by: Sequence[str | tuple[str, str]] | None = (),
     combine: Mapping[str, str] | None = None,
+    unique: str | Sequence[str] | None = None,
     mode: WriteMode = "errorifexists",
     options: WriteOptions | None = None,
     columns: Sequence[str] | None = None,
@@ -108,8 +109,14 @@ def write_shuffle(
         of a map task. What is stored are partial results in the types that Spark gives sums; an
         aggregation completes them. A task in which few keys repeat writes its rows as they are.
         None: rows are stored as they are.
+    unique
+        Name or names of the columns that identify a row, those that decide its subpartition among
+        them: ``unique=["customer", "order_id"]`` of ``keys="customer"``. No two rows may be equal
+        in all of them, and none may be null: each write is compared with the rows that are there,
+        and refused. Given at the first write; later ones leave it out.
     mode
-        errorifexists, overwrite, append or ignore.
+        errorifexists, overwrite, append, upsert or ignore. ``upsert`` appends rows which replace
+        those that are equal in the columns of ``unique``, in one version.
     options
         How to write; defaults when None.
     columns
@@ -157,6 +164,8 @@ def write_shuffle(
     ------
     OptionError, SchemaError, ShuffleExistsError, StorageError
         An argument, the rows or the path do not fit, as the message says; nothing is left behind.
+    DuplicateKeyError
+        Two rows are equal in the columns that identify one, or such a column is null.
     CommitConflictError
         Rows were changed after the expected version, or it is not there; or a larger number of the
         application is in the log, and that of the transaction is not. Nothing is left behind.
@@ -171,6 +180,7 @@ def write_shuffle(
         partitioner=partitioner,
         sort_by=sort_by,
         combine=combine,
+        unique=unique,
         mode=mode,
         options=options,
         expected_version=expected_version,
@@ -201,6 +211,7 @@ def append_shuffle(
     source: Source,
     path: Place,
     *,
+    mode: Literal["append", "upsert"] = "append",
     options: WriteOptions | None = None,
     columns: Sequence[str] | None = None,
     filter: ds.Expression | None = None,
@@ -211,8 +222,12 @@ def append_shuffle(
     spark: SparkSession | Literal[True] | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> ShuffleReceipt:
-    """Append rows to a shuffle; parameters are those of :meth:`arrow_shuffle.Shuffle.append`."""
+    """Append rows to a shuffle; parameters are those of :meth:`arrow_shuffle.Shuffle.append`.
+
+    With mode ``upsert`` as :meth:`arrow_shuffle.Shuffle.upsert` does.
+    """
     how = AppendArguments(
+        mode=mode,
         options=options,
         expected_version=expected_version,
         transaction=transaction,

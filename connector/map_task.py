@@ -19,6 +19,7 @@ from arrow_format.keys.bounds import WHAT
 from arrow_format.keys.combination import check_functions
 from arrow_format.keys.partitioner import HashPartitioner, Partitioner, choose_partitioner
 from arrow_format.keys.range_partitioner import RangePartitioner
+from arrow_format.keys.row_identity import names_of
 from arrow_format.keys.sort_keys import normalise_sort_by
 from arrow_format.model import Transaction
 from arrow_format.options import WriteOptions, check_write_options
@@ -66,6 +67,7 @@ def begin_spark_job(
     partitioner: Partitioner,
     sort_by: Sequence[str | tuple[str, str]] | None = (),
     combine: Mapping[str, str] | None = None,
+    unique: str | Sequence[str] | None = None,
     options: WriteOptions | None,
     view: LogView | None = None,
 ) -> ShuffleJob:
@@ -75,6 +77,7 @@ def begin_spark_job(
     if isinstance(partitioner, RangePartitioner):
         check_sort_keys(schema, partitioner.keys, WHAT)
     check_sort_keys(schema, normalise_sort_by(sort_by))
+    check_keys(schema, names_of(unique))
     combine = check_functions({} if combine is None else combine)
     return begin_job(
         path,
@@ -83,6 +86,7 @@ def begin_spark_job(
         partitioner=partitioner,
         sort_by=sort_by,
         combine=combine,
+        unique=unique,
         options=options_of_tasks(options),
         spark_schema=combined_spark_schema(schema, combine).json(),
         # Spark itself where it started this process, else the process that drives Spark.
@@ -167,6 +171,7 @@ class ShuffleMapTask(ChecksOnArrival):
         partitioner: Partitioner | None = None,
         sort_by: Sequence[str | tuple[str, str]] | None = (),
         combine: Mapping[str, str] | None = None,
+        unique: str | Sequence[str] | None = None,
         options: WriteOptions | None = None,
         case_sensitive: bool = False,
         storage_options: Mapping[str, str] | None = None,
@@ -182,6 +187,7 @@ class ShuffleMapTask(ChecksOnArrival):
             partitioner=choose_partitioner(keys, partitioner),
             sort_by=sort_by,
             combine=combine,
+            unique=unique,
             options=options,
         )
 

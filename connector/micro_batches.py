@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 QUERY_ID = "sql.streaming.queryId"
 """Spark's local property of a streaming query's thread, and of its tasks."""
 
-_MODES = ("append", "overwrite")
+_MODES = ("append", "upsert", "overwrite")
 _LOGGER = logging.getLogger("arrow_shuffle")
 
 
@@ -37,7 +37,8 @@ def foreach_batch(
     partitioner: Partitioner | None = None,
     sort_by: Sequence[str | tuple[str, str]] | None = (),
     combine: Mapping[str, str] | None = None,
-    mode: Literal["append", "overwrite"] = "append",
+    unique: str | Sequence[str] | None = None,
+    mode: Literal["append", "upsert", "overwrite"] = "append",
     options: WriteOptions | None = None,
     application: str | None = None,
     storage_options: Mapping[str, str] | None = None,
@@ -59,10 +60,11 @@ def foreach_batch(
 
     Parameters
     ----------
-    path, keys, num_subpartitions, partitioner, sort_by, combine, options, storage_options
+    path, keys, num_subpartitions, partitioner, sort_by, combine, unique, options, storage_options
         As for ``arrow_shuffle.write_shuffle``.
     mode
-        ``append``; or ``overwrite``, for output mode complete.
+        ``append``; ``upsert``, whose rows replace those of the same ``unique``; or ``overwrite``,
+        for output mode complete.
     application
         The application of the transaction in the place of the query's id: 1 to 100 of
         ``A-Z a-z 0-9 _ -``. Required in Spark Connect, whose ``foreachBatch`` does not get the
@@ -91,6 +93,7 @@ def foreach_batch(
         "partitioner": partitioner,
         "sort_by": sort_by,
         "combine": combine,
+        "unique": unique,
         "mode": mode,
         "options": options,
         "storage_options": storage_options,

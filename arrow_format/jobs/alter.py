@@ -165,6 +165,7 @@ def _problems(
     fixed = {
         **dict.fromkeys(shape.combine, "is combined"),
         **dict.fromkeys((name for name, _ in shape.sort_by), "is a sort key"),
+        **dict.fromkeys(shape.unique_names, "is one of those that identify a row"),
         **dict.fromkeys(keys or (), "decides the subpartition of each row"),
     }
     for name in dropped:

@@ -20,25 +20,31 @@ from arrow_format.jobs.back_pressure import await_consumers
 from arrow_format.jobs.cleanup import abort_job, append_entry, remove_losers
 from arrow_format.jobs.map_outputs import check_files, complete_outputs
 from arrow_format.jobs.receipt import ShuffleReceipt
-from arrow_format.jobs.target import as_now_called, check_fits_pending, check_mode_allows
+from arrow_format.jobs.target import (
+    as_now_called,
+    check_can_wait,
+    check_fits_pending,
+    check_mode_allows,
+)
+from arrow_format.jobs.unique_rows import UniqueRows
 from arrow_format.log.commit_log import AlreadyCommittedError, CommitLog, EntryFields, draft
 from arrow_format.log.conflicts import Claims, check_needs, check_version_number
 from arrow_format.log.consumers import ConsumerRegistry
-from arrow_format.log.entry import PENDING, PENDING_OVERWRITE, LogEntry
+from arrow_format.log.entry import PENDING, PENDING_OVERWRITE, UPSERT, LogEntry
+from arrow_format.log.outputs import MapOutputs
 from arrow_format.log.pending import last_pending
 from arrow_format.log.result import ResultDescription, describe_result, released_error
 from arrow_format.log.state import PendingNumbers, VersionShape
 from arrow_format.log.totals import sum_totals
 from arrow_format.log.transactions import committed_by, find_transaction
 from arrow_format.model import MAX_INTEGER
-from arrow_format.options import check_mode
+from arrow_format.options import check_mode, keeps_rows
 from arrow_format.write.counters import sum_counters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from arrow_format.jobs.job import ShuffleJob
-    from arrow_format.log.outputs import MapOutputs
     from arrow_format.log.reader import LogView
     from arrow_format.log.totals import Totals
     from arrow_format.log.transactions import CommittedTransaction
@@ -181,10 +187,11 @@ class _Commit:
         self._check_files()
         shape = self._shape(view, job, newest, waiting)
         ids = give_ids(job.data_schema, [shape.columns], 0)
+        outputs = self.with_ids(ids, job.unlogged)
         fields: EntryFields = {
             "job_id": job.job_id,
             "transaction": self.transaction,
-            "map_outputs": self.with_ids(ids, job.unlogged),
+            "map_outputs": outputs,
             "totals": self.totals,
             "counters": self.counters,
         }
@@ -194,7 +201,22 @@ class _Commit:
             fields["pending_shape"] = shape
             kind = PENDING if self.mode == "append" else PENDING_OVERWRITE
             return draft(view, kind, state=state, **fields)
-        return draft(view, self._operation(newest), state={"shape": shape, **state}, **fields)
+        operation = self._operation(newest)
+        if shape.unique:
+            replaced = self.unique_rows.replaced(view, shape, outputs, operation)
+            if len(replaced.inputs):
+                placed = outputs.at_version(view.newest + 1)
+                fields["map_outputs"] = MapOutputs.concat([replaced.outputs, placed])
+                fields["removed"] = replaced.inputs.keys
+                fields["totals"] = sum_totals([self.totals, replaced.totals], job.num_subpartitions)
+            elif operation == UPSERT:
+                operation = "append"  # which it is, and which readers of changes follow
+        return draft(view, operation, state={"shape": shape, **state}, **fields)
+
+    @cached_property
+    def unique_rows(self) -> UniqueRows:
+        """What looks for rows that have the identity of these."""
+        return UniqueRows(self.job, self.log, self.totals[0])
 
     def _is_done(self, view: LogView) -> bool:
         """Whether another commit did all that this one would do."""
@@ -204,7 +226,7 @@ class _Commit:
         return self.earlier is not None or is_flushed
 
     def _operation(self, newest: LogEntry | None) -> str:
-        return "append" if self.mode == "append" and newest is not None else "overwrite"
+        return self.mode if keeps_rows(self.mode) and newest is not None else "overwrite"
 
     def _fitting(
         self, view: LogView, newest: LogEntry | None
@@ -215,12 +237,13 @@ class _Commit:
         """
         check_needs(self._operation(newest), self.log, view, Claims(self.expected_version))
         job, is_flush = self.job, bool(self.flushes)
-        if self.mode == "append" and newest is not None and not is_flush:
+        if keeps_rows(self.mode) and newest is not None and not is_flush:
             job = as_now_called(job, newest)
         check_mode_allows(job, self.mode, newest)
         waiting = last_pending(self.log, view)
         if not is_flush:
             check_fits_pending(job, waiting, self.mode, newest, pending=self.pending)
+            check_can_wait(job, newest, pending=self.pending)
         return job, waiting
 
     def _check_files(self) -> None:
@@ -241,7 +264,7 @@ class _Commit:
 
         All that is pending becomes one version, of one type, and has the owners of all.
         """
-        appended_to = newest if self.mode == "append" else None
+        appended_to = newest if keeps_rows(self.mode) else None
         known = [each.columns for each in (view.state.shape, waiting and waiting.shape) if each]
         if self.flushes:  # they have ids that no version may have yet
             known.append(job.known)
@@ -250,16 +273,18 @@ class _Commit:
         if newest is not None and not self.pending:
             # Here, where the number is chosen: a commit that comes during the wait takes it first.
             _await_consumers(job, self.outputs, newest.result, result, self.mode)
-        earlier = (appended_to, waiting) if self.mode == "append" else ()
+        earlier = (appended_to, waiting) if keeps_rows(self.mode) else ()
         # In it the rows are read together with those of earlier entries.
         schema, spark_schema = reduce(
             widen_schemas,
             [(entry.data_schema, entry.spark_schema) for entry in (*earlier, job) if entry],
         )
+        columns = give_ids(schema, known, view.state.last_column_id)
+        unique = tuple(columns.by_name[name] for name in job.unique)
         return VersionShape(
             shuffle_id=job.shuffle_id if appended_to is None else appended_to.shuffle_id,
             data_schema=schema,
-            column_ids=give_ids(schema, known, view.state.last_column_id).ids,
+            column_ids=columns.ids,
             spark_schema=spark_schema,
             num_subpartitions=job.num_subpartitions,
             partitioner=job.described_partitioner,
@@ -268,6 +293,7 @@ class _Commit:
             # Rows that are appended may lack some of the columns.
             combine=dict((job if appended_to is None else appended_to).combine),
             result=result,
+            unique=unique if appended_to is None else appended_to.shape.unique,
         )
 
     def _result(self, job: ShuffleJob, like: LogEntry | None) -> ResultDescription:
@@ -332,7 +358,7 @@ def _await_consumers(
     """
     if not result.type.has_back_pressure:
         return
-    if mode == "append" or (
+    if keeps_rows(mode) or (
         existing.type.has_back_pressure and ConsumerRegistry(job.storage).all_progress()
     ):
         await_consumers(job.storage, result, outputs.num_bytes, job.options.back_pressure_timeout)
@@ -371,12 +397,15 @@ def _receipt_again(storage: Storage, committed: CommittedTransaction) -> Shuffle
 def receipt_of(storage: Storage, entry: LogEntry) -> ShuffleReceipt:
     """Return the receipt of an entry in the log."""
     rows, sizes = sum_totals([entry.totals], entry.num_subpartitions)
+    num_outputs, num_rows, num_bytes = entry.own_sums
+    is_upsert = entry.operation == UPSERT
     return ShuffleReceipt(
         path=storage.root,
         version=entry.version,
-        num_rows=entry.num_rows,
-        num_bytes=entry.num_bytes,
-        num_map_outputs=entry.num_outputs,
+        num_rows=num_rows,
+        num_replaced=num_rows - int(rows.sum()) if is_upsert else 0,
+        num_bytes=num_bytes,
+        num_map_outputs=num_outputs,
         num_subpartitions=entry.num_subpartitions,
         subpartition_rows=to_arrow(rows),
         subpartition_bytes=to_arrow(sizes),

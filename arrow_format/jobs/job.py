@@ -32,6 +32,7 @@ from arrow_format.keys.partitioner import (
     can_be_asked,
 )
 from arrow_format.keys.range_partitioner import RangePartitioner
+from arrow_format.keys.row_identity import check_unique
 from arrow_format.keys.sort_keys import SortBy, check_sort_by
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.identity import claim_roots
@@ -85,6 +86,8 @@ class ShuffleJob:
     """Pairs of column and order by which the rows of each subpartition are sorted."""
     combine: Mapping[str, str] = field(default_factory=dict)
     """Functions of the columns that rows of equal keys are combined by; empty for none."""
+    unique: tuple[str, ...] = ()
+    """Columns that identify a row; empty where nothing does, and where what is there says it."""
     source_schema: pa.Schema | None = None
     """Columns of the rows that map tasks are given; None: those of :attr:`data_schema`."""
     statistics: tuple[str, ...] = ()
@@ -198,6 +201,7 @@ def begin_job(
     partitioner: Partitioner,
     sort_by: Sequence[Any] | str | None = (),
     combine: Mapping[str, str] | None = None,
+    unique: str | Sequence[str] | None = None,
     options: WriteOptions | None = None,
     spark_schema: str | None = None,
     owner: ProcessIdentity | None = None,
@@ -239,6 +243,7 @@ def begin_job(
         partitioner=partitioner,
         sort_by=sort_by,
         combine=combine,
+        unique=check_unique(stored, unique, partitioner, combine),
         source_schema=given if combine else None,
         statistics=statistics,
         unlogged=only_hashed(partitioner, sort_by) if options.statistics is None else (),

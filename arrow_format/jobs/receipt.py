@@ -41,6 +41,8 @@ class ShuffleReceipt(Report):
         Version the write became, from 1.
     num_rows
         Rows written; a broadcast row counts once.
+    num_replaced
+        Rows of the version before that those of an upsert replaced; 0 of other writes.
     num_bytes
         Bytes of the data files on disk; indexes, about a thousandth of it, not counted.
     num_map_outputs
@@ -48,7 +50,7 @@ class ShuffleReceipt(Report):
     num_subpartitions
         Subpartitions of the shuffle.
     subpartition_rows
-        Rows delivered to each subpartition.
+        Rows delivered to each subpartition; of an upsert less those that it replaced.
     subpartition_bytes
         Bytes of each subpartition: its share of the data files, summing to ``num_bytes``.
     counters
@@ -73,6 +75,7 @@ class ShuffleReceipt(Report):
     subpartition_rows: pa.Int64Array
     subpartition_bytes: pa.Int64Array
     counters: Mapping[str, int] = field(default_factory=dict)
+    num_replaced: int = 0
     is_repetition: bool = False
     notes: tuple[str, ...] = ()
     where: str = ""
@@ -105,7 +108,8 @@ class ShuffleReceipt(Report):
         yield (
             (f"{self.where}: " if self.where else "")
             + f"shuffle {self.path} version {self.version}: {count_of(self.num_rows, 'row')}, "
-            f"{format_bytes(self.num_bytes)} on disk, "
+            + (f"of which {self.num_replaced:,} replaced others, " if self.num_replaced else "")
+            + f"{format_bytes(self.num_bytes)} on disk, "
             f"{count_of(self.num_map_outputs, 'map output')}, {subpartitions}"
             + ("; committed before, and nothing was written now" if self.is_repetition else "")
         )

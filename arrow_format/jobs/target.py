@@ -35,6 +35,7 @@ from arrow_format.log.conflicts import check_expected, check_version_number
 from arrow_format.log.names import CONSUMER_DIRECTORY, LOG_DIRECTORY, MAP_OUTPUT_DIRECTORY
 from arrow_format.log.pending import last_pending
 from arrow_format.log.result import describe_result
+from arrow_format.options import keeps_rows
 from arrow_format.storage.protocol import ObjectNotFoundError
 
 if TYPE_CHECKING:
@@ -74,7 +75,23 @@ def check_target(
         raise CommitConflictError(msg) from error
     check_mode_allows(job, mode, newest)
     check_fits_pending(job, waiting, mode, newest, pending=pending)
+    check_can_wait(job, newest, pending=pending)
     return newest
+
+
+def check_can_wait(job: ShuffleJob, newest: LogEntry | None, *, pending: bool) -> None:
+    """Raise OptionError for a job that is to be pending where columns identify a row.
+
+    What waits to be flushed is the latest row of each key of the partitioner, which is no identity.
+    """
+    unique = job.unique or (() if newest is None else newest.shape.unique_names)
+    if pending and unique:
+        msg = (
+            f"{job.storage.root}: {', '.join(unique)} identify a row, and rows that wait to be "
+            "flushed are reduced to one of each key of the partitioner; write without a flush "
+            "interval"
+        )
+        raise OptionError(msg)
 
 
 def check_mode_allows(job: ShuffleJob, mode: str, newest: LogEntry | None) -> None:
@@ -98,7 +115,13 @@ def check_mode_allows(job: ShuffleJob, mode: str, newest: LogEntry | None) -> No
             "another path, or mode append, overwrite or ignore"
         )
         raise ShuffleExistsError(msg)
-    elif mode == "append":
+    elif keeps_rows(mode):
+        if mode == "upsert" and not newest.shape.unique:
+            msg = (
+                f"{storage.root}: nothing identifies a row, so that none can be replaced; nothing "
+                "was changed. Say which columns do, at its first write (unique=[...])"
+            )
+            raise OptionError(msg)
         _check_appendable(job, newest)
 
 
@@ -145,6 +168,7 @@ def _renamed_job(job: ShuffleJob, names: Mapping[str, str]) -> ShuffleJob:
         partitioner=renamed(job.partitioner, {key: of(key) for key in keys}) or job.partitioner,
         sort_by=tuple((of(name), order) for name, order in job.sort_by),
         combine={of(name): function for name, function in job.combine.items()},
+        unique=tuple(map(of, job.unique)),
         unlogged=tuple(map(of, job.unlogged)),
     )
 
@@ -227,6 +251,12 @@ def _differences(job: ShuffleJob, existing: LogEntry) -> Iterator[str]:
         yield (
             f"is sorted by {list(existing.sort_by)}; cannot append rows sorted by "
             f"{list(job.sort_by)}. Give the same sort_by"
+        )
+    identity = existing.shape.unique_names
+    if job.unique and set(job.unique) != set(identity):
+        yield (
+            f"was written with unique={list(identity)}; cannot append rows with "
+            f"unique={list(job.unique)}. Leave it out"
         )
     if not _combines_alike(job, existing):
         yield (
@@ -329,5 +359,5 @@ def settle_bounds(
     if existing is not None and mode in ("errorifexists", "ignore"):
         # Nothing will be written: the check of the mode says so, and needs no sample.
         return RangePartitioner(keys=partitioner.keys, bounds=[])
-    inherited = inherit_bounds(partitioner, existing if mode == "append" else None)
+    inherited = inherit_bounds(partitioner, existing if keeps_rows(mode) else None)
     return sample(partitioner) if inherited is partitioner else inherited

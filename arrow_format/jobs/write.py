@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypedDict, Unpack
 
 from arrow_format.arrays.schema_evolution import is_appendable
 from arrow_format.arrays.stored_types import data_schema
@@ -33,6 +33,7 @@ from arrow_format.options import (
     check_flag,
     check_mode,
     check_write_options,
+    keeps_rows,
 )
 from arrow_format.read.shuffle import check_there
 from arrow_format.storage.open import Place, Storage, open_storage
@@ -57,6 +58,7 @@ class WriteArguments(TypedDict, total=False):
     partitioner: Partitioner | None
     sort_by: Sequence[str | tuple[str, str]] | None
     combine: Mapping[str, str] | None
+    unique: str | Sequence[str] | None
     mode: WriteMode
     options: WriteOptions | None
     expected_version: int | None
@@ -67,6 +69,7 @@ class WriteArguments(TypedDict, total=False):
 class AppendArguments(TypedDict, total=False):
     """Arguments of every append, with the defaults of :meth:`Write.like_newest`."""
 
+    mode: Literal["append", "upsert"]
     options: WriteOptions | None
     expected_version: int | None
     transaction: tuple[str, int] | None
@@ -105,6 +108,7 @@ class Write:
     partitioner: Partitioner
     sort_by: Sequence[str | tuple[str, str]] | None
     combine: Mapping[str, str] | None
+    unique: str | Sequence[str] | None
     options: WriteOptions | None
     expected_version: int | None
     transaction: Transaction | None
@@ -119,6 +123,7 @@ class Write:
         partitioner: Partitioner | None = None,
         sort_by: Sequence[str | tuple[str, str]] | None = (),
         combine: Mapping[str, str] | None = None,
+        unique: str | Sequence[str] | None = None,
         mode: WriteMode = "errorifexists",
         options: WriteOptions | None = None,
         expected_version: int | None = None,
@@ -138,6 +143,7 @@ class Write:
             partitioner=partitioner,
             sort_by=sort_by,
             combine=combine,
+            unique=unique,
             options=options,
             expected_version=expected_version,
             transaction=once,
@@ -148,12 +154,13 @@ class Write:
         cls,
         path: Place,
         *,
+        mode: Literal["append", "upsert"] = "append",
         options: WriteOptions | None = None,
         expected_version: int | None = None,
         transaction: tuple[str, int] | None = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> Self:
-        """Return an append of rows that are stored like those of the newest version.
+        """Return an append or upsert of rows that are stored like those of the newest version.
 
         Raises
         ------
@@ -184,11 +191,12 @@ class Write:
         return cls(
             storage=storage,
             view=view,
-            mode="append",
+            mode=mode,
             num_subpartitions=shape.num_subpartitions,
             partitioner=partitioner,
             sort_by=shape.sort_by,
             combine=shape.combine,
+            unique=None,
             options=replace(options, codec=shape.codec, schema_evolution=True),
             expected_version=expected_version,
             transaction=once,
@@ -210,6 +218,7 @@ class Write:
                 partitioner=partitioner,
                 sort_by=self.sort_by,
                 combine=self.combine,
+                unique=self.unique,
                 options=self.options,
                 view=self.view,
             )
@@ -248,11 +257,11 @@ class LocalTasks:
         check_flag("for_spark", for_spark)
         partitioner = write.partitioner
         subpartition = partitioner.column if isinstance(partitioner, ColumnPartitioner) else None
-        appended_to = write.view.shape if write.mode == "append" else None
+        appended_to = write.view.shape if keeps_rows(write.mode) else None
         stored = None if appended_to is None else appended_to.data_schema
         self._source = source
         self._for_spark = for_spark and _changes_for_spark(
-            source.schema, stored, subpartition, appends=write.mode == "append"
+            source.schema, stored, subpartition, appends=keeps_rows(write.mode)
         )
         self._scan = source.plan(for_spark=self._for_spark, num_tasks=1, subpartition=subpartition)
 

@@ -46,6 +46,7 @@ class Need(Enum):
 
 NEEDS: dict[str, tuple[Need, ...]] = {
     "append": (Need.EXPECTED, Need.SHAPE),
+    "upsert": (Need.EXPECTED, Need.SHAPE),
     "overwrite": (Need.EXPECTED, Need.PENDING_SHAPE),
     "merge": (Need.EXPECTED, Need.RESULT, Need.INPUTS),
     "delete": (Need.EXPECTED, Need.RESULT, Need.INPUTS),
@@ -58,11 +59,11 @@ NEEDS: dict[str, tuple[Need, ...]] = {
 """What each operation needs; it is rebased over all that leaves this."""
 
 BROKEN_BY: dict[Need, tuple[str, ...]] = {
-    Need.EXPECTED: ("append", "overwrite", "delete", "rollback", "release", "alter"),
+    Need.EXPECTED: ("append", "upsert", "overwrite", "delete", "rollback", "release", "alter"),
     Need.SHAPE: ("overwrite", "rollback", "alter"),
     Need.PENDING_SHAPE: ("pending",),
     Need.RESULT: ("release",),
-    Need.INPUTS: ("overwrite", "merge", "delete", "rollback", "release"),
+    Need.INPUTS: ("overwrite", "upsert", "merge", "delete", "rollback", "release"),
     Need.SOURCE: ("expire", "release"),
     Need.DELETIONS: ("delete",),
     Need.FLUSHED: ("pending",),

@@ -231,6 +231,14 @@ class LogEntry(Struct, frozen=True, omit_defaults=True, kw_only=True):
         return outputs
 
     @property
+    def own_sums(self) -> tuple[int, int, int]:
+        """Map outputs of its job, their rows and bytes; not those of which an upsert masks rows."""
+        if self.operation != UPSERT:
+            return self.num_outputs, self.num_rows, self.num_bytes
+        own = self.map_outputs.of_job(self.job_id)
+        return len(own), own.num_rows, own.num_bytes
+
+    @property
     def totals(self) -> Totals | None:
         """What it adds to the rows and bytes of each subpartition, int64; None for nothing."""
         totals: Totals | None = decoded(self.content.totals)
@@ -265,8 +273,7 @@ def jobs_of(entry: LogEntry) -> pa.Table:
     given_up = given_up_at(entry.version, entry.gives_up)
     if entry.job_id is None:
         return given_up
-    sums = entry.num_outputs, entry.num_rows, entry.num_bytes
-    committed = committed_at(entry.version, entry.job_id, sums, entry.transaction)
+    committed = committed_at(entry.version, entry.job_id, entry.own_sums, entry.transaction)
     return join_jobs([committed, given_up]) if entry.gives_up else committed
 
 

@@ -347,6 +347,10 @@ class MapOutputs(Sequence[MapOutput]):
         """Return those whose keys are among ``keys``."""
         return self._where(pc.is_in(self.keys, keys))
 
+    def of_job(self, job_id: str | None) -> MapOutputs:
+        """Return those of one job."""
+        return self._where(pc.equal(column_in(self.table, "job_id"), job_id))
+
     def once(self) -> MapOutputs:
         """Return the first of each key, or of each mask of one."""
         masks = to_arrow(self.mask_numbers).cast(pa.string())

@@ -16,6 +16,7 @@ from msgspec import Meta, Struct
 from arrow_format.arrays.column_ids import MAX_COLUMN_ID, Columns, problem_of_ids
 from arrow_format.keys.combination import check_functions, combined_schema
 from arrow_format.keys.partitioner import check_described
+from arrow_format.keys.row_identity import check_unique
 from arrow_format.keys.sort_keys import check_sort_by
 from arrow_format.log.job_ends import JobEnd
 from arrow_format.log.result import PERSISTENT, Released, ResultDescription
@@ -50,10 +51,20 @@ class VersionShape(Struct, frozen=True, omit_defaults=True):
     """The version from which on the partitioner has the bounds that it has; 0 where it has none. A
     rollback brings back the one that its shape had."""
 
+    unique: tuple[ColumnId, ...] = ()
+    """Ids of the columns that identify a row: no two rows of a version have equal values in them,
+    none of which is null. Empty: nothing identifies a row."""
+
     @property
     def columns(self) -> Columns:
         """The schema with its ids."""
         return Columns(self.data_schema, self.column_ids)
+
+    @property
+    def unique_names(self) -> tuple[str, ...]:
+        """The names of the columns of :attr:`unique`, in its order."""
+        names = {id_: name for name, id_ in self.columns.by_name.items()}
+        return tuple(names[id_] for id_ in self.unique)
 
 
 def check_shape(shape: VersionShape) -> None:
@@ -67,6 +78,10 @@ def check_shape(shape: VersionShape) -> None:
     check_sort_by(shape.data_schema, shape.sort_by)
     check_described(shape.partitioner, shape.data_schema)
     combined_schema(shape.data_schema, check_functions(shape.combine))
+    if set(shape.unique) - {*shape.columns.by_name.values()}:
+        msg = f"columns of ids {list(shape.unique)} identify a row, and some are none of it"
+        raise ValueError(msg)
+    check_unique(shape.data_schema, shape.unique_names, shape.partitioner, shape.combine)
 
 
 class LastCommit(Struct, frozen=True):

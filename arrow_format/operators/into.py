@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from arrow_format.arrays.stored_types import data_schema
 from arrow_format.jobs.job import begin_job, log_before_write
 from arrow_format.operators.placement import Placement, plan_placement
+from arrow_format.options import keeps_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -54,7 +55,7 @@ class Into:
             num_subpartitions=self.num_subpartitions,
         )
         view = log_before_write(self.storage)
-        there = view.shape if self.mode == "append" else None
+        there = view.shape if keeps_rows(self.mode) else None
         job = begin(
             self.storage,
             schema,

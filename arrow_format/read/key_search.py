@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from arrow_format.filters.row_filter import RowFilter
     from arrow_format.keys.key_set import KeySet
-    from arrow_format.model import Int64Array
+    from arrow_format.model import Int32Array, Int64Array
     from arrow_format.read.partitioned_file import PartitionedFileReader
 
 Planned: TypeAlias = "tuple[ChunkReader, Iterable[ChunkRead]]"
@@ -72,7 +72,15 @@ class Matches:
     @property
     def by_region(self) -> dict[int, Int64Array]:
         """The places of rows in each region, ascending."""
-        return {region: np.concatenate(rows) for region, rows in self.rows.items()}
+        return {region: np.sort(np.concatenate(rows)) for region, rows in self.rows.items()}
+
+    def add(self, other: Matches) -> None:
+        """Add rows of other keys of the same file."""
+        self.num_rows += other.num_rows
+        for region, chunks in other.chunks.items():
+            self.chunks.setdefault(region, set()).update(chunks)
+        for region, rows in other.rows.items():
+            self.rows.setdefault(region, []).extend(rows)
 
 
 def search(
@@ -93,19 +101,10 @@ def search(
     rows, 8 bytes each. ``on_bytes`` gets the stored bytes of each chunk. Raises
     CorruptShuffleError or FormatVersionError where a chunk cannot be read.
     """
-    columns = [schema.get_field_index(name) for name in keys.names]
-    decoders = ChunkDecoders(schema, columns)
     by_file: dict[int, Matches] = {}
-
-    def planned() -> Iterator[Planned]:
-        for order, index in enumerate(files):
-            decoder = decoders.of(index.metadata.data_schema)
-            source = ChunkReader(index, decoder, wanted="a search by key", order=order)
-            is_wanted = keys.wanted if index.file.placed else np.ones_like(keys.wanted)
-            yield source, source.wanted(plan_wanted(index.regions, is_wanted))
-
     scheduler = ReadScheduler(ReadBufferPool(READ_AHEAD_BYTES))
-    with scheduler.add_reader(planned()) as fetched:
+    planned = _planned(files, keys.names, schema, keys.wanted)
+    with scheduler.add_reader(planned) as fetched:
         for run, batch in _decoded(fetched, _are_placed, on_bytes):
             ids = None
             if _are_placed(run[0]):
@@ -123,6 +122,38 @@ def search(
                     places = start + chunk.first_row + rows
                     matches.rows.setdefault(chunk.region, []).append(places)
     return by_file
+
+
+def keys_in(
+    files: Iterable[PartitionedFileReader],
+    names: Sequence[str],
+    schema: pa.Schema,
+    wanted: NDArray[np.bool_],
+) -> Iterator[tuple[Int32Array, Sequence[pa.Array]]]:
+    """Yield some columns of the rows of wanted subpartitions, with the subpartition of each.
+
+    Files have no masks, and all rows where they belong. Rows come in the order of each file.
+    Raises as :func:`search`.
+    """
+    scheduler = ReadScheduler(ReadBufferPool(READ_AHEAD_BYTES))
+    with scheduler.add_reader(_planned(files, names, schema, wanted)) as fetched:
+        for run, batch in _decoded(fetched):
+            yield extents_of(pairs_of(run), len(wanted)).each, batch.columns
+
+
+def _planned(
+    files: Iterable[PartitionedFileReader],
+    names: Sequence[str],
+    schema: pa.Schema,
+    wanted: NDArray[np.bool_],
+) -> Iterator[Planned]:
+    """Yield the chunks of wanted subpartitions, to read some columns; all of files not placed."""
+    decoders = ChunkDecoders(schema, [schema.get_field_index(name) for name in names])
+    for order, index in enumerate(files):
+        decoder = decoders.of(index.metadata.data_schema)
+        source = ChunkReader(index, decoder, wanted="a search by key", order=order)
+        is_wanted = wanted if index.file.placed else np.ones_like(wanted)
+        yield source, source.wanted(plan_wanted(index.regions, is_wanted))
 
 
 def with_matches(

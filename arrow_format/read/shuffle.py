@@ -165,6 +165,7 @@ class Shuffle(VersionFacts):
             ("sorted by", ", ".join(f"{column} {order}" for column, order in self.sort_by)),
             ("combined", combine_text(self.combine)),
             ("latest by", self.latest_column or ""),
+            ("unique", ", ".join(self.unique)),
             ("where", "" if self.filter is None else str(self.filter)),
         ]
         known = [(name, value) for name, value in facts if value]

@@ -100,6 +100,11 @@ class VersionFacts:
         return self._entry.combine
 
     @property
+    def unique(self) -> tuple[str, ...]:
+        """Columns that identify a row, none of which is null; empty where none do."""
+        return self._entry.shape.unique_names
+
+    @property
     def result(self) -> ResultDescription:
         """Result type, bounds and owner."""
         return self._entry.result

@@ -244,6 +244,18 @@ def large_mask() -> None:
     golden.expect(2, [ids.slice(0, 0)])
 
 
+def upsert() -> None:
+    """Rows in the place of others: masks and new rows in one entry."""
+    golden = Golden(
+        "upsert", 3, HashPartitioner("id"), unique=("id",), sort_buffer_bytes=4096, chunk_bytes=256
+    )
+    golden.commit("errorifexists", [flights(0, 30), flights(30, 30)])
+    ids = [*range(2, 60, 5), 70]
+    golden.rows = [row for row in golden.rows if row["id"][0].as_py() not in ids]
+    delays = [None, *map(float, ids[1:])]
+    golden.commit("upsert", [pa.table({"id": ids, "carrier": ["new"] * len(ids), "delay": delays})])
+
+
 def statistics() -> None:
     """Bounds that are cut, absent, unknown of a part, and of none of the columns."""
     texts = ["a text of more than sixteen", "\U0010ffff" * 17, "é" * 16, None]
@@ -557,7 +569,7 @@ ALL: tuple[tuple[int, Callable[[], None]], ...] = (
     (39_000, later.unknown_encoding),
     (40_000, masks),
     (41_000, large_mask),
-    (42_000, later.upsert),
+    (42_000, upsert),
     (43_000, later.unknown_region),
     *(
         (44_000 + 1_000 * number, partial(contradictions, f"contradictions_{name}", rules, **how))

@@ -70,10 +70,12 @@ class Golden:
         sort_by: tuple[str | tuple[str, str], ...] = (),
         sort_key: Callable[[dict[str, Any]], Any] | None = None,
         combine: Mapping[str, str] | None = None,
+        unique: tuple[str, ...] = (),
         **options: object,
     ) -> None:
         self.directory = HERE / name
         self.combine = combine
+        self.unique = unique
         self.n = n
         self.partitioner = partitioner
         self.sort_by = sort_by
@@ -98,6 +100,7 @@ class Golden:
             partitioner=self.partitioner,
             sort_by=self.sort_by,
             combine=self.combine,
+            unique=self.unique,
             options=self.options,
         )
         statuses = [run_map_task(job, i, 0, task.to_batches()) for i, task in enumerate(tasks)]

@@ -28,11 +28,10 @@ from arrow_format.format.index_file import (
 )
 from arrow_format.format.ipc import to_json
 from arrow_format.format.masks import RowMask
-from arrow_format.jobs.delete_rows import delete_rows
 from arrow_format.log.commit_log import CommitLog, draft
 from arrow_format.log.delta import Delta
-from arrow_format.log.entry import FENCE, LogEntry, decode_entry, encode_entry, join
-from arrow_format.log.job_ends import NO_JOBS, JobEnd
+from arrow_format.log.entry import FENCE, LogEntry, decode_entry, encode_entry
+from arrow_format.log.job_ends import JobEnd
 from arrow_format.log.names import entry_path
 from arrow_format.log.outputs import MapOutputs
 from arrow_format.model import Mask, Position
@@ -133,42 +132,6 @@ def write_modulo(golden: Golden, entry: LogEntry, stored: list[pa.Table]) -> Non
     of = whole["_subpartition"].to_numpy() % entry.num_subpartitions
     whole = whole.set_column(at, whole.schema.field(at), pa.array(of, pa.int32()))
     golden.write(entry.version, whole.take(pa.array(np.argsort(of, kind="stable"))))
-
-
-def upsert() -> None:
-    """Rows in the place of others: masks and new rows in one entry.
-
-    The deletion and the append that do the same are written, and put into one entry.
-    """
-    golden = Golden("upsert", 3, HashPartitioner("id"), sort_buffer_bytes=4096, chunk_bytes=256)
-    golden.commit("errorifexists", [flights(0, 30), flights(30, 30)])
-    path = golden.path
-    ids = [*range(2, 60, 5), 70]
-    delete_rows(path, {"id": ids}, erase=False, options=golden.options)
-    golden.rows = [row for row in golden.rows if row["id"][0].as_py() not in ids]
-    new = pa.table(
-        {"id": ids, "carrier": ["new"] * len(ids), "delay": [None, *map(float, ids[1:])]}
-    )
-    golden.commit("append", [new])
-    files = [path / entry_path(number) for number in (2, 3)]
-    masks, rows = (decode_entry(file.read_bytes()) for file in files)
-    both = join([masks, rows], {}).content
-    added = MapOutputs.of(
-        replace(output, position=Position(2, 0, 2)) if output.job_id == rows.job_id else output
-        for output in both.added
-    )
-    state = structs.replace(
-        rows.state, version=2, content=2, changed=2, deleted=0, writers=("upsert",),
-        jobs={rows.job_id: JobEnd(2, fenced=False)},
-    )  # fmt: skip
-    entry = structs.replace(
-        rows, version=2, operation="upsert", parent=masks.parent, state=state,
-        num_outputs=len(added), num_rows=added.num_rows, num_bytes=added.num_bytes,
-        content=replace(both, added=added, jobs=NO_JOBS),
-    )  # fmt: skip
-    files[0].write_bytes(encode_entry(entry))
-    files[1].unlink()
-    (golden.directory / "expected-3.arrow").rename(golden.directory / "expected-2.arrow")
 
 
 def unknown_names() -> None:

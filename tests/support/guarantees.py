@@ -139,6 +139,11 @@ GUARANTEES: dict[str, dict[str, str]] = {
         ),
     },
     "Commits": {
+        "upserts": (
+            "No version has two rows of one `unique` key: an upsert replaces the row that is "
+            "there, in one commit, and an append of such a key is refused, whatever others commit "
+            "meanwhile; rows of other keys stay"
+        ),
         "atomic commit": "Nothing is visible before the commit, everything after it",
         "one attempt": (
             "Of several attempts of a map task exactly one counts; late ones change nothing"

@@ -48,6 +48,10 @@ ADVICE = {
     "SchemaError": (
         "Cast, rename or drop the column that the message names ([types](../guide/types.md))."
     ),
+    "DuplicateKeyError": (
+        "Keep one row of each key, give each its columns, or replace what is there with "
+        "[upsert](../guide/changes-by-key.md)."
+    ),
     "OptionError": "The message names the option and what it allows.",
     "MissingPackageError": "Install the extra that the message names.",
     "ArithmeticOverflowError": "Cast the column that the message names to a larger type.",

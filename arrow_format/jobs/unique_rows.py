@@ -1,0 +1,236 @@
+"""Rows of a job whose identity rows of the newest version have: replaced, or refused.
+
+A commit looks for them at each try: in the version that it finds at first, and in what others added
+since. So two writers of one new key leave one row, and neither has to begin again. Rows are found
+by the columns that identify them alone, of the subpartitions that the job has rows of, and masked:
+what is replaced and what replaces it are one entry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from arrow_format.errors import DuplicateKeyError
+from arrow_format.jobs.mask_rows import MaskedRows, mask_rows
+from arrow_format.keys.key_numbers import key_numbers
+from arrow_format.keys.key_set import KeySet
+from arrow_format.log.commit_log import draft
+from arrow_format.log.newest_version import NewestVersion
+from arrow_format.log.outputs import NO_OUTPUTS, MapOutputs
+from arrow_format.options import ignore
+from arrow_format.read.index_cache import IndexCache
+from arrow_format.read.key_search import Matches, keys_in, search
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import NoReturn
+
+    from numpy.typing import NDArray
+
+    from arrow_format.jobs.job import ShuffleJob
+    from arrow_format.log.commit_log import CommitLog
+    from arrow_format.log.entry import LogEntry
+    from arrow_format.log.reader import LogView
+    from arrow_format.log.state import VersionShape
+    from arrow_format.log.totals import Totals
+    from arrow_format.model import Int64Array, MapOutput, PartitionedFile
+
+MOST_KEYS = 1 << 22
+"""Keys of a job that are in memory together, of whole subpartitions. Fewer are read once for all
+tries of a commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """Map outputs of a version that lose rows, what takes their place, and what totals lose."""
+
+    inputs: MapOutputs
+    outputs: MapOutputs
+    totals: Totals
+
+
+class UniqueRows:
+    """Looks for rows that have the identity of those of a job. For one commit.
+
+    ``num_rows`` are the rows of each subpartition that the job has.
+    """
+
+    def __init__(self, job: ShuffleJob, log: CommitLog, num_rows: Int64Array) -> None:
+        self._job = job
+        self._root = log.root
+        self._newest = NewestVersion(log)
+        self._groups = _groups(num_rows)
+        self._indexes = IndexCache(job.storage)
+        self._columns: pa.Schema | None = None
+        """Those that identify a row, as they were searched last."""
+        self._kept: list[KeySet] | None = None
+        """Keys of the job, where they are few; None before they were read."""
+        self._now: dict[str, MapOutput] = {}
+        """Map outputs of the newest version by their places."""
+        self._found: dict[str, list[Matches]] = {}
+        """Of each that was searched, what each of its files has of the keys."""
+
+    def replaced(
+        self, view: LogView, shape: VersionShape, own: MapOutputs, operation: str
+    ) -> Replaced:
+        """Return what is left of the newest version where its rows make way for those of a job.
+
+        ``own`` are the map outputs of the job, with the ids of their columns, and ``shape`` that of
+        the version to come. Raises DuplicateKeyError where two rows of the job have one identity or
+        one has none; and where one of the version has it, unless the operation is ``upsert``.
+        Raises CorruptShuffleError where a file cannot be read, and StorageError where a mask could
+        not be put.
+        """
+        version = draft(view, operation, state={"shape": shape})
+        columns = pa.schema([shape.data_schema.field(name) for name in shape.unique_names])
+        if columns != self._columns:  # they have other names or wider types now
+            self._columns, self._kept, self._found = columns, None, {}
+            self._indexes = IndexCache(self._job.storage)  # an index keeps the names it was given
+        there = {} if operation == "overwrite" else self._there(view)
+        unknown = {place: there[place] for place in there if place not in self._found}
+        if unknown or self._kept is None:
+            for place, output in unknown.items():
+                self._found[place] = [Matches() for _ in output.files]
+            for keys in self._keys(version, own):
+                self._search(version, keys, unknown)
+        holding = {
+            place: output
+            for place, output in there.items()
+            if any(matches.num_rows for matches in self._found[place])
+        }
+        if holding and operation != "upsert":
+            self._refuse(version, own, holding)
+        masked = [self._masked(version, place, output) for place, output in holding.items()]
+        changes, totals = mask_rows(self._job, masked)
+        return Replaced(
+            MapOutputs.of(holding.values()),
+            MapOutputs.of(output for change in changes for output in change.outputs),
+            totals,
+        )
+
+    def _there(self, view: LogView) -> dict[str, MapOutput]:
+        """Return the map outputs of the newest version by their places."""
+        with self._newest.look(view) as composed:
+            if composed is not None:
+                self._now, added = {}, composed.map_outputs
+            else:  # it has all that it had, and perhaps what the last entry added
+                last = view.last
+                added = NO_OUTPUTS if last is None or not last.is_version else last.map_outputs
+            self._now |= zip(added.places.to_pylist(), added, strict=True)
+        return self._now
+
+    def _keys(self, version: LogEntry, own: MapOutputs) -> Iterator[KeySet]:
+        """Yield the keys of the rows of the job, of some subpartitions at a time."""
+        if self._kept:
+            yield from self._kept
+            return
+        self._kept = []
+        for wanted in self._groups:
+            keys = self._read_keys(version, own, wanted)
+            if len(self._groups) == 1:
+                self._kept.append(keys)
+            yield keys
+
+    def _read_keys(self, version: LogEntry, own: MapOutputs, wanted: NDArray[np.bool_]) -> KeySet:
+        """Return the keys of the job in some subpartitions; raises DuplicateKeyError."""
+        names = version.shape.unique_names
+        files = [(output, file) for output in own for file in output.files]
+        indexes = self._indexes.indexes_of(version, files)
+        parts = [*keys_in(indexes, names, version.data_schema, wanted)]
+        fields = [version.data_schema.field(name) for name in names]
+        each = [
+            pa.concat_arrays([columns[i] for _, columns in parts] or [pa.array([], field.type)])
+            for i, field in enumerate(fields)
+        ]
+        for name, column in zip(names, each, strict=True):
+            if column.null_count:
+                msg = (
+                    f"{self._root}: column {name!r} is null in {column.null_count:,} of the rows, "
+                    f"and {_listed(names)} identify a row: no such column may be null. Nothing was "
+                    "committed"
+                )
+                raise DuplicateKeyError(msg)
+        batch = pa.RecordBatch.from_arrays(each, schema=pa.schema(fields))
+        twice = _twice(each)
+        if len(twice):
+            msg = (
+                f"{self._root}: {len(twice):,} of the rows have the key of another one, such as "
+                f"{_shown(batch, int(twice[0]))}, and {_listed(names)} identify a row. Nothing was "
+                "committed: keep one row of each key, the last say"
+            )
+            raise DuplicateKeyError(msg)
+        ids = np.concatenate([ids for ids, _ in parts]) if parts else np.empty(0, np.int32)
+        return KeySet(batch, ids, version.num_subpartitions)
+
+    def _search(self, version: LogEntry, keys: KeySet, outputs: Mapping[str, MapOutput]) -> None:
+        """Add what map outputs have of keys to what was found."""
+        places = [(place, i) for place, output in outputs.items() for i in range(len(output.files))]
+        files = [(output, file) for output in outputs.values() for file in output.files]
+        indexes = self._indexes.indexes_of(version, files)
+        by_file = search(indexes, keys, version.data_schema, ignore, with_rows=True)
+        for number, matches in by_file.items():
+            place, i = places[number]
+            self._found[place][i].add(matches)
+
+    def _masked(self, version: LogEntry, place: str, output: MapOutput) -> MaskedRows:
+        files = [(output, file) for file in output.files]
+        indexes = [*self._indexes.indexes_of(version, files)]
+        return MaskedRows(output, indexes, [each.by_region for each in self._found[place]])
+
+    def _refuse(
+        self, version: LogEntry, own: MapOutputs, holding: Mapping[str, MapOutput]
+    ) -> NoReturn:
+        """Say which of the rows are there already."""
+        num_rows = sum(each.num_rows for place in holding for each in self._found[place])
+        place, output = next(iter(holding.items()))
+        files = zip(output.files, self._found[place], strict=True)
+        file = next(file for file, matches in files if matches.num_rows)
+        names = version.shape.unique_names
+        msg = (
+            f"{self._root}: {num_rows:,} of the rows have the key of a row that is there, such as "
+            f"{self._key_in(version, own, output, file)}of {file.path}, and {_listed(names)} "
+            'identify a row. Nothing was committed: write with mode="upsert" to replace them'
+        )
+        raise DuplicateKeyError(msg)
+
+    def _key_in(
+        self, version: LogEntry, own: MapOutputs, output: MapOutput, file: PartitionedFile
+    ) -> str:
+        """Return a key of the job that a file has; nothing where a mask may have taken its row."""
+        if file.mask.num_rows:
+            return ""
+        names = version.shape.unique_names
+        for keys in self._keys(version, own):
+            indexes = self._indexes.indexes_of(version, [(output, file)])
+            for _, columns in keys_in(indexes, names, version.data_schema, keys.wanted):
+                rows = np.flatnonzero(keys.among(columns, None))
+                if len(rows):
+                    return f"{_shown(pa.RecordBatch.from_arrays(columns, [*names]), rows[0])} "
+        return ""
+
+
+def _groups(num_rows: Int64Array) -> list[NDArray[np.bool_]]:
+    """Return which subpartitions are read together: those with rows, :data:`MOST_KEYS` a time."""
+    before = np.cumsum(num_rows) - num_rows
+    group = np.where(num_rows > 0, before // MOST_KEYS, -1)
+    return [group == number for number in np.unique(group[group >= 0])]
+
+
+def _twice(columns: Sequence[pa.Array]) -> Int64Array:
+    """Return the rows that are equal to one before them."""
+    numbers, _ = key_numbers(columns)
+    order = np.argsort(numbers, kind="stable")
+    ordered = numbers[order]
+    return np.sort(order[1:][ordered[1:] == ordered[:-1]])
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names)
+
+
+def _shown(keys: pa.RecordBatch, row: int) -> str:
+    return str({name: keys[name][row].as_py() for name in keys.schema.names})

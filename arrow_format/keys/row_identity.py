@@ -1,0 +1,72 @@
+"""Which columns can identify a row. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from arrow_format.errors import OptionError
+from arrow_format.keys.partitioner import HashPartitioner
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from arrow_format.keys.partitioner import Partitioner
+
+
+_KEYS: Mapping[str, Callable[[Mapping[str, Any]], Sequence[str]]] = {
+    "hash": lambda described: described["keys"],
+    "range": lambda described: [name for name, _ in described["keys"]],
+    "column": lambda described: [described["column"]],
+}
+"""Columns that decide the subpartition, by the kind of a partitioner that is described. The bounds
+of ranges, which are dear to decode, do not matter."""
+
+
+def names_of(unique: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Return the columns that are given to identify a row, empty for none."""
+    return (unique,) if isinstance(unique, str) else tuple(unique or ())
+
+
+def check_unique(
+    schema: pa.Schema,
+    unique: str | Sequence[str] | None,
+    partitioner: Partitioner | Mapping[str, Any],
+    combine: Mapping[str, str],
+) -> tuple[str, ...]:
+    """Return the columns that identify a row, empty for none.
+
+    Rows of equal values in them have to meet in one subpartition: so the keys of the partitioner
+    are among them. Raises OptionError where they are not, where one is given twice or rows are
+    combined, and SchemaError where one is missing or of a type that is no key.
+    """
+    names = names_of(unique)
+    if not names:
+        return names
+    given = f"unique={list(names)}"
+    described = partitioner if isinstance(partitioner, Mapping) else partitioner.describe()
+    keys_of = _KEYS.get(described["kind"])
+    if keys_of is None:
+        msg = (
+            f"{given}: rows of one key have to meet in a subpartition, and a partitioner of kind "
+            f"{described['kind']!r} has no keys; give keys=, or a RangePartitioner"
+        )
+        raise OptionError(msg)
+    keys = keys_of(described)
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        msg = f"{given}: column {twice[0]!r} is given twice"
+        raise OptionError(msg)
+    missing = [name for name in keys if name not in names]
+    if missing:
+        msg = (
+            f"{given}: the shuffle is partitioned by {missing[0]!r}, so that rows that are equal "
+            f"in {', '.join(names)} alone may lie in several subpartitions; add it to unique, or "
+            "partition by fewer columns"
+        )
+        raise OptionError(msg)
+    if combine:
+        msg = f"{given}: rows of equal keys are combined, and nothing else identifies one"
+        raise OptionError(msg)
+    HashPartitioner(names).check(schema)
+    return names

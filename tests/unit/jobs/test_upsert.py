@@ -1,0 +1,375 @@
+"""Rows that replace those of the same key: what identifies a row, and what others do meanwhile."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from arrow_format import RangePartitioner, RoundRobinPartitioner, WriteOptions
+from arrow_format.errors import (
+    CommitConflictError,
+    DuplicateKeyError,
+    OptionError,
+    SchemaError,
+    ShuffleNotFoundError,
+)
+from arrow_format.jobs import unique_rows
+from arrow_format.jobs.alter import drop_columns, rename_columns
+from arrow_format.jobs.commit import commit_job
+from arrow_format.jobs.delete_rows import delete_rows
+from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.jobs.merge import merge_shuffle
+from arrow_format.jobs.rollback import rollback_shuffle
+from arrow_format.jobs.write import write_shuffle
+from arrow_format.keys.partitioner import ColumnPartitioner
+from arrow_format.read.shuffle import open_shuffle
+from arrow_format.write.merge_policy import MergePolicy
+from arrow_shuffle.write import append_shuffle
+from tests.support.guarantees import guarantee
+from tests.support.interrupted_storage import before_first_entry
+from tests.support.logs import log_of
+from tests.support.small_shuffles import FAST, begin, collect
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+UNIQUE = ("customer", "order")
+SMALL = WriteOptions(sync=False, sort_buffer_bytes=4096, chunk_bytes=64)
+Orders = dict[tuple[int, int], str]
+
+
+def table(orders: Orders) -> pa.Table:
+    customers, numbers = zip(*orders, strict=True) if orders else ((), ())
+    columns = {"customer": pa.array(customers, pa.int64()), "order": pa.array(numbers, pa.int32())}
+    return pa.table({**columns, "state": pa.array([*orders.values()], pa.string())})
+
+
+def create(path: Path, orders: Orders, **how: object) -> None:
+    how = {"keys": "customer", "num_subpartitions": 4, "unique": UNIQUE, "options": FAST, **how}
+    write_shuffle(table(orders), path, **how)
+
+
+def upsert(path: Path, orders: Orders, **how: object):
+    return append_shuffle(table(orders), path, mode="upsert", **how)
+
+
+def orders_in(path: Path, version: int | None = None) -> Orders:
+    rows = open_shuffle(path, version).read().read_all().to_pylist()
+    found = {(row["customer"], row["order"]): row["state"] for row in rows}
+    assert len(found) == len(rows), "an order is there twice"
+    return found
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Two customers, of whom one has two orders."""
+    create(tmp_path / "s", {(1, 10): "old", (1, 11): "old", (2, 10): "old"})
+    return tmp_path / "s"
+
+
+# What is replaced --------------------------------------------------------------------------------
+
+
+@guarantee("upserts")
+def test_other_orders_of_the_customer_stay(path: Path) -> None:
+    receipt = upsert(path, {(1, 11): "new", (3, 10): "new"})
+    assert (receipt.num_rows, receipt.num_replaced, receipt.version) == (2, 1, 2)
+    assert orders_in(path) == {
+        (1, 10): "old", (1, 11): "new", (2, 10): "old", (3, 10): "new"
+    }  # fmt: skip
+    assert "2 rows, of which 1 replaced others" in str(receipt)
+    shuffle = open_shuffle(path)
+    assert shuffle.unique == UNIQUE
+    assert shuffle.num_rows == sum(shuffle.subpartition_rows.to_pylist()) == 4
+    assert orders_in(path, 1) == {(1, 10): "old", (1, 11): "old", (2, 10): "old"}
+
+
+def test_what_replaces_nothing_is_an_append(path: Path) -> None:
+    upsert(path, {(3, 10): "new"})
+    entry = log_of(path).record(2)
+    assert entry.operation == "append"
+    upsert(path, {(3, 10): "newer"})
+    assert log_of(path).record(3).operation == "upsert"
+
+
+def test_all_rows_of_a_map_output_may_be_replaced(path: Path) -> None:
+    new = dict.fromkeys(orders_in(path), "new")
+    upsert(path, new)
+    assert orders_in(path) == new
+    (output,) = open_shuffle(path).map_outputs
+    assert output.job_id == log_of(path).record(2).job_id
+    assert open_shuffle(path).num_bytes == output.num_bytes
+
+
+def test_rows_are_replaced_again_and_again_and_collected(path: Path) -> None:
+    expected = orders_in(path)
+    for number in range(8):
+        new = {(1, 10 + number % 3): f"{number}", (number, 0): f"{number}"}
+        upsert(path, new)
+        expected |= new
+        assert orders_in(path) == expected
+        if number % 3 == 2:
+            merge_shuffle(path, by=("map_output", "subpartition")[number % 2], options=FAST)
+            assert orders_in(path) == expected
+    collect(path)
+    assert orders_in(path) == expected
+    assert len(open_shuffle(path).verify().problems) == 0
+
+
+def test_the_first_upsert_makes_the_shuffle(tmp_path: Path) -> None:
+    create(tmp_path / "s", {(1, 1): "a"}, mode="upsert")
+    create(tmp_path / "s", {(1, 1): "b"}, mode="upsert")
+    assert orders_in(tmp_path / "s") == {(1, 1): "b"}
+
+
+@pytest.mark.parametrize(
+    "partitioner",
+    [
+        RangePartitioner([("customer", "descending")]),
+        RangePartitioner("customer", bounds=[0, 2]),
+        ColumnPartitioner("customer"),
+    ],
+    ids=repr,
+)
+def test_rows_may_be_placed_otherwise_than_by_a_hash(tmp_path: Path, partitioner: object) -> None:
+    path = tmp_path / "s"
+    create(path, {(1, 1): "a", (2, 1): "a", (3, 1): "a"}, keys=None, partitioner=partitioner)
+    upsert(path, {(3, 1): "b", (0, 1): "b"})
+    assert orders_in(path) == {(1, 1): "a", (2, 1): "a", (3, 1): "b", (0, 1): "b"}
+
+
+def test_keys_are_searched_some_subpartitions_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unique_rows, "MOST_KEYS", 7)
+    path = tmp_path / "s"
+    expected = {(customer, order): "old" for customer in range(40) for order in range(3)}
+    create(path, expected, num_subpartitions=16, options=SMALL)
+    new = {(customer, order): "new" for customer in range(0, 80, 2) for order in range(1, 3)}
+    with before_first_entry(lambda: upsert(path, {(0, 1): "between", (79, 0): "between"})):
+        upsert(path, new, options=SMALL)
+    assert orders_in(path) == expected | {(79, 0): "between"} | new
+
+
+def test_map_tasks_replace_together(path: Path) -> None:
+    rows = [{(1, 10): "a", (4, 1): "a"}, {}, {(2, 10): "b"}]
+    job = begin_job(
+        path, table({}).schema, num_subpartitions=4, partitioner=partitioner_of(path), options=FAST
+    )
+    statuses = [
+        run_map_task(job, task, 0, table(orders).to_batches()) for task, orders in enumerate(rows)
+    ]
+    receipt = commit_job(job, statuses, mode="upsert")
+    assert (receipt.num_map_outputs, receipt.num_rows, receipt.num_replaced) == (3, 3, 2)
+    assert orders_in(path)[2, 10] == "b"
+
+
+def partitioner_of(path: Path):
+    return open_shuffle(path).partitioner
+
+
+@pytest.mark.parametrize("erase", [False, True])
+def test_a_deleted_row_comes_back_once(path: Path, erase: bool) -> None:
+    upsert(path, {(1, 11): "new"})
+    delete_rows(path, {"customer": [1]}, erase=erase, options=FAST)
+    assert orders_in(path) == {(2, 10): "old"}
+    upsert(path, {(1, 11): "again"})
+    append_shuffle(table({(1, 10): "again"}), path)
+    assert orders_in(path) == {(2, 10): "old", (1, 10): "again", (1, 11): "again"}
+
+
+def test_a_version_that_is_rolled_back_to_identifies_its_rows(path: Path) -> None:
+    upsert(path, {(1, 11): "new", (9, 9): "new"})
+    rollback_shuffle(path, 1)
+    upsert(path, {(1, 11): "newer"})
+    assert orders_in(path) == {(1, 10): "old", (1, 11): "newer", (2, 10): "old"}
+
+
+def test_columns_are_added_and_widened(path: Path) -> None:
+    rows = table({(1, 11): "new"}).append_column("price", pa.array([2.5]))
+    wide = rows.set_column(1, "order", pa.array([11], pa.int64()))
+    append_shuffle(wide, path, mode="upsert")
+    upsert(path, {(1, 10): "narrow"})  # as it was before
+    found = open_shuffle(path).read().read_all()
+    assert found.schema.field("order").type == pa.int64()
+    prices = dict(zip(zip(*map(found.column, UNIQUE), strict=True), found["price"], strict=True))
+    assert {key[1].as_py(): price.as_py() for key, price in prices.items()} == {10: None, 11: 2.5}
+
+
+def test_a_transaction_replaces_once(path: Path) -> None:
+    first = upsert(path, {(1, 11): "new"}, transaction=("daily", 1))
+    again = upsert(path, {(1, 11): "newer"}, transaction=("daily", 1))
+    assert again.is_repetition
+    assert (again.version, again.num_rows, again.num_replaced) == (first.version, 1, 1)
+    assert orders_in(path)[1, 11] == "new"
+
+
+# What is refused ---------------------------------------------------------------------------------
+
+
+@guarantee("upserts")
+@pytest.mark.parametrize("how", ["append", "create"])
+def test_no_two_rows_are_equal_in_the_columns(path: Path, tmp_path: Path, how: str) -> None:
+    twice = pa.concat_tables([table({(5, 1): "a", (6, 1): "a"}), table({(6, 1): "b"})])
+    before = open_shuffle(path).version
+    for write in (
+        partial(append_shuffle, twice, path),
+        partial(append_shuffle, twice, path, mode="upsert"),
+        partial(write_shuffle, twice, tmp_path / "new", keys="customer", unique=UNIQUE),
+    ):
+        with pytest.raises(DuplicateKeyError, match=r"1 of the rows .*'customer': 6, 'order': 1"):
+            write()
+    assert open_shuffle(path).version == before
+    with pytest.raises(ShuffleNotFoundError):
+        open_shuffle(tmp_path / "new")
+
+
+@guarantee("upserts")
+def test_an_append_of_a_key_that_is_there_is_refused(path: Path) -> None:
+    message = r"2 of the rows .* such as .*'customer': [12], 'order': 10.*mode=\"upsert\""
+    with pytest.raises(DuplicateKeyError, match=message):
+        append_shuffle(table({(1, 10): "new", (2, 10): "new", (7, 7): "new"}), path)
+    append_shuffle(table({(7, 7): "new"}), path)
+    assert not {*(path / "map_outputs").rglob("*.data")} - {
+        path / f"{file.path}.shuffle.data"
+        for output in open_shuffle(path).map_outputs
+        for file in output.files
+    }
+    upsert(path, {(1, 11): "new"})
+    with pytest.raises(DuplicateKeyError, match="1 of the rows have the key of a row that is"):
+        append_shuffle(table({(1, 11): "newer"}), path)
+
+
+@pytest.mark.parametrize("column", UNIQUE)
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_no_column_of_a_key_is_null(path: Path, column: str, mode: str) -> None:
+    rows = table({(5, 1): "a", (6, 1): "a"})
+    i = rows.schema.get_field_index(column)
+    rows = rows.set_column(i, column, pa.array([None, 1], rows.schema.field(column).type))
+    with pytest.raises(DuplicateKeyError, match=f"column '{column}' is null in 1 of the rows"):
+        append_shuffle(rows, path, mode=mode)
+
+
+@pytest.mark.parametrize(
+    ("how", "error", "message"),
+    [
+        ({"unique": "order"}, OptionError, "partitioned by 'customer'"),
+        ({"unique": ["customer", "customer"]}, OptionError, "'customer' is given twice"),
+        ({"unique": ["customer", "gone"]}, SchemaError, "gone"),
+        ({"keys": None, "partitioner": RoundRobinPartitioner()}, OptionError, "'roundrobin' has"),
+        ({"combine": {"state": "max"}, "keys": UNIQUE}, OptionError, "are combined"),
+    ],
+    ids=str,
+)
+def test_columns_that_identify_no_row(
+    tmp_path: Path, how: dict, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        create(tmp_path / "s", {(1, 1): "a"}, **how)
+    assert not (tmp_path / "s").exists()
+
+
+def test_the_columns_are_those_of_the_first_write(path: Path) -> None:
+    create(path, {(5, 5): "a"}, mode="append", unique=["order", "customer"])
+    with pytest.raises(SchemaError, match=r"unique=\['customer', 'order'\]; cannot append"):
+        create(path, {(6, 5): "a"}, mode="append", unique="customer")
+    with pytest.raises(SchemaError, match="'order' is one of those that identify a row"):
+        drop_columns(path, "order")
+    create(path, {(6, 5): "a"}, mode="overwrite", unique="customer")
+    assert open_shuffle(path).unique == ("customer",)
+
+
+def test_without_such_columns_nothing_is_replaced(tmp_path: Path) -> None:
+    create(tmp_path / "s", {(1, 1): "a"}, unique=None)
+    with pytest.raises(OptionError, match="nothing identifies a row"):
+        upsert(tmp_path / "s", {(1, 1): "b"})
+    append_shuffle(table({(1, 1): "b"}), tmp_path / "s")
+    assert open_shuffle(tmp_path / "s").num_rows == 2
+
+
+def test_rows_that_wait_for_a_flush_are_none_of_a_key(path: Path) -> None:
+    how = {"schema": table({}).schema, "n": 4, "partitioner": partitioner_of(path)}
+    job = begin(path, **how)
+    with pytest.raises(OptionError, match="customer, order identify a row, and rows that wait"):
+        commit_job(job, [run_map_task(job, 0, 0, [])], mode="append", pending=True)
+
+
+# What others do meanwhile ------------------------------------------------------------------------
+
+
+def merge(path: Path, by: str) -> None:
+    merge_shuffle(path, policy=MergePolicy(rewrite="always"), by=by, options=FAST)
+
+
+MEANWHILE: dict[str, Callable[[Path], object]] = {
+    "upsert": lambda path: upsert(path, {(1, 11): "other", (9, 9): "other"}),
+    "append": lambda path: append_shuffle(table({(9, 9): "other", (8, 8): "other"}), path),
+    "merge by map output": lambda path: merge(path, "map_output"),
+    "merge by subpartition": lambda path: merge(path, "subpartition"),
+    "delete": lambda path: delete_rows(path, {"customer": [1]}, erase=False, options=FAST),
+    "erase": lambda path: delete_rows(path, {"customer": [1]}, options=FAST),
+    "rename": lambda path: rename_columns(path, {"order": "number", "state": "was"}),
+}
+
+
+@guarantee("upserts")
+@pytest.mark.parametrize("meanwhile", MEANWHILE)
+def test_what_others_commit_meanwhile_counts(path: Path, meanwhile: str) -> None:
+    append_shuffle(table({(4, 4): "old"}), path)
+    with before_first_entry(lambda: MEANWHILE[meanwhile](path)):
+        upsert(path, {(1, 11): "new", (9, 9): "new"})
+    if meanwhile == "rename":
+        rename_columns(path, {"number": "order", "was": "state"})
+    expected = {(1, 10): "old", (2, 10): "old", (4, 4): "old", (1, 11): "new", (9, 9): "new"}
+    if meanwhile == "append":
+        expected[8, 8] = "other"
+    if meanwhile in ("delete", "erase"):
+        del expected[1, 10]
+    assert orders_in(path) == expected
+
+
+@guarantee("upserts")
+@pytest.mark.parametrize("meanwhile", ["upsert", "append"])
+def test_an_append_is_refused_where_another_writer_brought_its_key(
+    path: Path, meanwhile: str
+) -> None:
+    with (
+        before_first_entry(lambda: MEANWHILE[meanwhile](path)),
+        pytest.raises(DuplicateKeyError, match=r"1 of the rows .*'customer': 9, 'order': 9"),
+    ):
+        append_shuffle(table({(9, 9): "new"}), path)
+    assert orders_in(path)[9, 9] == "other"
+
+
+@guarantee("upserts")
+@pytest.mark.parametrize("by", ["map_output", "subpartition"])
+def test_a_merge_goes_on_beside_upserts(path: Path, by: str) -> None:
+    for order in range(4):
+        append_shuffle(table({(customer, order): "old" for customer in range(6)}), path)
+    expected = orders_in(path)
+    numbers = iter(range(100))
+
+    def others() -> None:
+        number = next(numbers)
+        new = {(number % 6, number % 4): f"{number}", (50 + number, 0): f"{number}"}
+        expected.update(new)
+        upsert(path, new)
+
+    with before_first_entry(lambda: [others() for _ in range(3)]):
+        merge(path, by)
+    assert orders_in(path) == expected
+    with before_first_entry(others):
+        merge(path, by)
+    assert orders_in(path) == expected
+    assert len(open_shuffle(path).map_outputs) <= 2
+
+
+def test_with_an_expected_version_an_upsert_is_a_conflict(path: Path) -> None:
+    upsert(path, {(1, 11): "new"})
+    for write in (upsert, lambda path, orders, **how: append_shuffle(table(orders), path, **how)):
+        with pytest.raises(CommitConflictError, match="was followed by version 2"):
+            write(path, {(6, 6): "new"}, expected_version=1)
