@@ -133,6 +133,7 @@ def prepare(
             layout.schema,
             num_subpartitions=layout.num_subpartitions,
             partitioner=layout.partitioner,
+            unique=layout.unique,
             options=replace(layout.options, **options),
         )
         open_target(job, mode)
@@ -200,7 +201,7 @@ def write(
     def act(storage: Storage) -> None:
         commits(
             op,
-            mode,
+            "insert" if mode == "append" and layout.unique else mode,
             rows,
             lambda: (
                 write_shuffle(
@@ -208,6 +209,7 @@ def write(
                     storage,
                     num_subpartitions=layout.num_subpartitions,
                     partitioner=layout.partitioner,
+                    unique=layout.unique,
                     mode=mode,  # type: ignore[arg-type]
                     options=replace(layout.options, **options),
                 ).version

@@ -29,9 +29,15 @@ ORIGINAL = "/original"
 _NUMBER = pa.field("v", pa.int64())
 _COLUMNS = {
     "v": lambda rows: pa.array(rows, pa.int64()),
+    "k": lambda rows: pa.array([key_of(row) for row in rows], pa.int64()),
     "name": lambda rows: pa.array(map(name_of, rows), pa.string()),
     "size": lambda rows: pa.array(map(size_of, rows), pa.float64()),
 }
+
+
+def key_of(row: int) -> int:
+    """Return what identifies a row where something does: ten rows have the same."""
+    return row // 10
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,8 @@ class Layout:
     partitioner: Partitioner
     num_subpartitions: int
     options: WriteOptions
+    unique: tuple[str, ...] = ()
+    """Columns that identify a row."""
 
     def table(self, rows: Sequence[int]) -> pa.Table:
         """Return rows with all of their columns."""
@@ -65,6 +73,11 @@ WIDE = Layout(
 
 RANGES = replace(WIDE, partitioner=RangePartitioner(["name"]))
 """The text is a key: the log has bounds of ranges, besides those of files."""
+
+UNIQUE = Layout(
+    pa.schema([_NUMBER, ("k", pa.int64())]), HashPartitioner("k"), 2, OPTIONS, unique=("k",)
+)
+"""Rows that replace each other."""
 
 ON_DISK = replace(NARROW, options=replace(OPTIONS, local_dirs=(DISK,)))
 """Files are in the shuffle and in a directory on another disk in turn."""

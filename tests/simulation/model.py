@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from arrow_format.log.names import MAP_OUTPUT_DIRECTORY
 from arrow_format.storage.local_dirs import root_path
 from tests.simulation.explorer import Wrong
-from tests.simulation.layouts import DISK
+from tests.simulation.layouts import DISK, key_of
 from tests.simulation.traces import files_with
 
 if TYPE_CHECKING:
@@ -60,6 +60,11 @@ def rows_after(
         return {rows}
     if kind == "append":
         return {tuple(sorted((*rows, *given)))}
+    if kind in ("insert", "upsert"):  # rows that are there are refused, or replaced
+        keys = {key_of(row) for row in given}
+        others = tuple(row for row in rows if key_of(row) not in keys)
+        is_possible = kind == "upsert" or others == rows
+        return {tuple(sorted((*others, *given)))} if is_possible else set()
     if kind == "overwrite":
         return {tuple(sorted(given))}
     if kind == "rollback":

@@ -1,0 +1,58 @@
+"""Scenarios of rows that replace each other: upserts beside all that may change the same rows."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tests.simulation import actors
+from tests.simulation.kinds import INTERRUPTS, LOST, scenario
+from tests.simulation.layouts import UNIQUE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.simulation.stage import Act, Stage
+
+_OLD, _NEW = range(100, 110), range(120, 130)
+"""Rows of one key each, of which the shuffle has the first of the old ones."""
+
+_upsert = partial(actors.write, mode="upsert", layout=UNIQUE)
+
+_OTHERS: dict[str, Callable[[Stage], Act]] = {
+    "upsert": lambda _: _upsert("upsert-2", [_OLD[3], _NEW[3]]),
+    "insert": lambda _: actors.write("insert-2", [_NEW[3]], layout=UNIQUE),
+    "merge": lambda _: actors.merge("merge-2", layout=UNIQUE),
+    "rewriting merge": lambda _: actors.merge("merge-2", "subpartition", layout=UNIQUE),
+    "mask": lambda _: actors.delete("mask-2", _OLD, masks=True, layout=UNIQUE),
+    "delete": lambda _: actors.delete("delete-2", _OLD, layout=UNIQUE),
+    "rollback": lambda stage: actors.rollback("rollback-2", stage.before_newest),
+    "tag": lambda stage: actors.tag("tag", stage.before_newest),
+    "gc": lambda _: actors.collect(),
+    "read": lambda _: actors.in_turn(actors.read(), actors.read()),
+}
+
+
+def _beside(other: str, stage: Stage) -> dict[str, Act]:
+    stage.layout = UNIQUE
+    stage.rows(_OLD[0], 111)
+    return {"A": _upsert("upsert-1", [_OLD[1], _NEW[1]]), "B": _OTHERS[other](stage)}
+
+
+for _other in _OTHERS:
+    _sure = frozenset() if _other in ("rollback", "gc") else frozenset({"upsert-1"})
+    scenario(f"upsert+{_other}, of rows that are there", must_succeed=_sure)(
+        partial(_beside, _other)
+    )
+    if _other in ("upsert", "insert", "merge", "mask"):
+        scenario(f"upsert+{_other}, a fault", faults=1, kinds=LOST | INTERRUPTS, preemptions=1)(
+            partial(_beside, _other)
+        )
+
+
+@scenario("three upserts of a new key", preemptions=2)
+def _(stage: Stage) -> dict[str, Act]:
+    """Each searches what the others brought: one row of the key stays."""
+    stage.layout = UNIQUE
+    stage.rows(111)
+    return {name: _upsert(f"upsert-{name}", [_NEW[i]]) for i, name in enumerate("ABC")}
