@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from arrow_format.errors import DuplicateKeyError
 from arrow_format.jobs.mask_rows import MaskedRows, mask_rows
-from arrow_format.keys.key_numbers import key_numbers
 from arrow_format.keys.key_set import KeySet
 from arrow_format.log.commit_log import draft
 from arrow_format.log.newest_version import NewestVersion
@@ -24,9 +23,10 @@ from arrow_format.log.outputs import NO_OUTPUTS, MapOutputs
 from arrow_format.options import ignore
 from arrow_format.read.index_cache import IndexCache
 from arrow_format.read.key_search import Matches, keys_in, search
+from arrow_format.read.unique_keys import groups_of, problem_of_keys, text_of_key, unique_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
     from typing import NoReturn
 
     from numpy.typing import NDArray
@@ -38,10 +38,6 @@ if TYPE_CHECKING:
     from arrow_format.log.state import VersionShape
     from arrow_format.log.totals import Totals
     from arrow_format.model import Int64Array, MapOutput, PartitionedFile
-
-MOST_KEYS = 1 << 22
-"""Keys of a job that are in memory together, of whole subpartitions. Fewer are read once for all
-tries of a commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +59,7 @@ class UniqueRows:
         self._job = job
         self._root = log.root
         self._newest = NewestVersion(log)
-        self._groups = _groups(num_rows)
+        self._groups = groups_of(num_rows)
         self._indexes = IndexCache(job.storage)
         self._columns: pa.Schema | None = None
         """Those that identify a row, as they were searched last."""
@@ -137,34 +133,13 @@ class UniqueRows:
 
     def _read_keys(self, version: LogEntry, own: MapOutputs, wanted: NDArray[np.bool_]) -> KeySet:
         """Return the keys of the job in some subpartitions; raises DuplicateKeyError."""
-        names = version.shape.unique_names
         files = [(output, file) for output in own for file in output.files]
-        indexes = self._indexes.indexes_of(version, files)
-        parts = [*keys_in(indexes, names, version.data_schema, wanted)]
-        fields = [version.data_schema.field(name) for name in names]
-        each = [
-            pa.concat_arrays([columns[i] for _, columns in parts] or [pa.array([], field.type)])
-            for i, field in enumerate(fields)
-        ]
-        for name, column in zip(names, each, strict=True):
-            if column.null_count:
-                msg = (
-                    f"{self._root}: column {name!r} is null in {column.null_count:,} of the rows, "
-                    f"and {_listed(names)} identify a row: no such column may be null. Nothing was "
-                    "committed"
-                )
-                raise DuplicateKeyError(msg)
-        batch = pa.RecordBatch.from_arrays(each, schema=pa.schema(fields))
-        twice = _twice(each)
-        if len(twice):
-            msg = (
-                f"{self._root}: {len(twice):,} of the rows have the key of another one, such as "
-                f"{_shown(batch, int(twice[0]))}, and {_listed(names)} identify a row. Nothing was "
-                "committed: keep one row of each key, the last say"
-            )
+        keys, ids = unique_keys(self._indexes.indexes_of(version, files), version, wanted)
+        problem = problem_of_keys(keys)
+        if problem is not None:
+            msg = f"{self._root}: {problem}. Nothing was committed: keep one row of each key"
             raise DuplicateKeyError(msg)
-        ids = np.concatenate([ids for ids, _ in parts]) if parts else np.empty(0, np.int32)
-        return KeySet(batch, ids, version.num_subpartitions)
+        return KeySet(keys, ids, version.num_subpartitions)
 
     def _search(self, version: LogEntry, keys: KeySet, outputs: Mapping[str, MapOutput]) -> None:
         """Add what map outputs have of keys to what was found."""
@@ -189,48 +164,24 @@ class UniqueRows:
         place, output = next(iter(holding.items()))
         files = zip(output.files, self._found[place], strict=True)
         file = next(file for file, matches in files if matches.num_rows)
-        names = version.shape.unique_names
+        names = ", ".join(version.shape.unique_names)
         msg = (
             f"{self._root}: {num_rows:,} of the rows have the key of a row that is there, such as "
-            f"{self._key_in(version, own, output, file)}of {file.path}, and {_listed(names)} "
-            'identify a row. Nothing was committed: write with mode="upsert" to replace them'
+            f"{self._key_in(version, own, output, file)} of {file.path}, and {names} identify a "
+            'row. Nothing was committed: write with mode="upsert" to replace them'
         )
         raise DuplicateKeyError(msg)
 
     def _key_in(
         self, version: LogEntry, own: MapOutputs, output: MapOutput, file: PartitionedFile
     ) -> str:
-        """Return a key of the job that a file has; nothing where a mask may have taken its row."""
-        if file.mask.num_rows:
-            return ""
+        """Return the first key of the job that a file has."""
         names = version.shape.unique_names
         for keys in self._keys(version, own):
             indexes = self._indexes.indexes_of(version, [(output, file)])
             for _, columns in keys_in(indexes, names, version.data_schema, keys.wanted):
                 rows = np.flatnonzero(keys.among(columns, None))
                 if len(rows):
-                    return f"{_shown(pa.RecordBatch.from_arrays(columns, [*names]), rows[0])} "
-        return ""
-
-
-def _groups(num_rows: Int64Array) -> list[NDArray[np.bool_]]:
-    """Return which subpartitions are read together: those with rows, :data:`MOST_KEYS` a time."""
-    before = np.cumsum(num_rows) - num_rows
-    group = np.where(num_rows > 0, before // MOST_KEYS, -1)
-    return [group == number for number in np.unique(group[group >= 0])]
-
-
-def _twice(columns: Sequence[pa.Array]) -> Int64Array:
-    """Return the rows that are equal to one before them."""
-    numbers, _ = key_numbers(columns)
-    order = np.argsort(numbers, kind="stable")
-    ordered = numbers[order]
-    return np.sort(order[1:][ordered[1:] == ordered[:-1]])
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names)
-
-
-def _shown(keys: pa.RecordBatch, row: int) -> str:
-    return str({name: keys[name][row].as_py() for name in keys.schema.names})
+                    there = pa.RecordBatch.from_arrays(columns, [*names])
+                    return text_of_key(there, int(rows[0]))
+        raise AssertionError  # it was found there

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from arrow_format.arrays.buffers import to_arrow
+from arrow_format.arrays.selection import take
 from arrow_format.format.evolved_chunks import ChunkDecoders
 from arrow_format.format.regions import RegionKind
 from arrow_format.read.buffer_pool import ReadBufferPool
@@ -132,13 +134,31 @@ def keys_in(
 ) -> Iterator[tuple[Int32Array, Sequence[pa.Array]]]:
     """Yield some columns of the rows of wanted subpartitions, with the subpartition of each.
 
-    Files have no masks, and all rows where they belong. Rows come in the order of each file.
-    Raises as :func:`search`.
+    None of the rows is broadcast. They come in the order of each file, without those that a mask
+    took. Raises as :func:`search`.
     """
     scheduler = ReadScheduler(ReadBufferPool(READ_AHEAD_BYTES))
     with scheduler.add_reader(_planned(files, names, schema, wanted)) as fetched:
         for run, batch in _decoded(fetched):
-            yield extents_of(pairs_of(run), len(wanted)).each, batch.columns
+            ids, columns = extents_of(pairs_of(run), len(wanted)).each, batch.columns
+            left = _rows_left(run)
+            if left is not None:
+                ids, columns = ids[left], [take(each, to_arrow(left)) for each in columns]
+            yield ids, columns
+
+
+def _rows_left(run: Sequence[FetchedChunk]) -> Int64Array | None:
+    """Return the rows of chunks that no mask took, of those that are wanted; None for all."""
+    each = [one.source.rows_left(one.chunk) for one in run]
+    if all(rows is None for rows in each):
+        return None
+    edges = edges_of(pairs_of(run))
+    return np.concatenate(
+        [
+            np.arange(first, end) if rows is None else first + rows
+            for rows, first, end in zip(each, edges, edges[1:], strict=False)
+        ]
+    )
 
 
 def _planned(

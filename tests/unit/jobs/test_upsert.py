@@ -11,12 +11,13 @@ import pytest
 from arrow_format import RangePartitioner, RoundRobinPartitioner, WriteOptions
 from arrow_format.errors import (
     CommitConflictError,
+    CorruptShuffleError,
     DuplicateKeyError,
     OptionError,
     SchemaError,
     ShuffleNotFoundError,
 )
-from arrow_format.jobs import unique_rows
+from arrow_format.jobs import unique_rows as unique_keys_of_commits
 from arrow_format.jobs.alter import drop_columns, rename_columns
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.delete_rows import delete_rows
@@ -25,6 +26,7 @@ from arrow_format.jobs.merge import merge_shuffle
 from arrow_format.jobs.rollback import rollback_shuffle
 from arrow_format.jobs.write import write_shuffle
 from arrow_format.keys.partitioner import ColumnPartitioner
+from arrow_format.read import unique_keys
 from arrow_format.read.shuffle import open_shuffle
 from arrow_format.write.merge_policy import MergePolicy
 from arrow_shuffle.write import append_shuffle
@@ -145,7 +147,7 @@ def test_rows_may_be_placed_otherwise_than_by_a_hash(tmp_path: Path, partitioner
 def test_keys_are_searched_some_subpartitions_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unique_rows, "MOST_KEYS", 7)
+    monkeypatch.setattr(unique_keys, "MOST_KEYS", 7)
     path = tmp_path / "s"
     expected = {(customer, order): "old" for customer in range(40) for order in range(3)}
     create(path, expected, num_subpartitions=16, options=SMALL)
@@ -296,6 +298,21 @@ def test_rows_that_wait_for_a_flush_are_none_of_a_key(path: Path) -> None:
     job = begin(path, **how)
     with pytest.raises(OptionError, match="customer, order identify a row, and rows that wait"):
         commit_job(job, [run_map_task(job, 0, 0, [])], mode="append", pending=True)
+
+
+def test_keys_that_a_writer_doubled_are_found(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    upsert(path, {(1, 11): "new", (3, 3): "new"})
+    delete_rows(path, {"customer": [2]}, erase=False, options=FAST)
+    assert open_shuffle(path).verify().ok
+    with monkeypatch.context() as patch:
+        patch.setattr(unique_keys_of_commits, "search", lambda *_, **__: {})
+        append_shuffle(table({(1, 11): "newer", (3, 3): "newer"}), path)
+    message = r"2 of the rows have the key of another one, such as .*, in version 4"
+    with pytest.raises(CorruptShuffleError, match=message):
+        open_shuffle(path).verify()
+    (problem,) = open_shuffle(path).verify(raise_on_damage=False).problems
+    assert "a writer did not keep to it" in str(problem)
+    assert open_shuffle(path, 3).verify().ok
 
 
 # What others do meanwhile ------------------------------------------------------------------------

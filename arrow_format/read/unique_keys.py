@@ -1,0 +1,74 @@
+"""The columns that identify the rows of a version, and what is wrong with them, if anything."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from arrow_format.keys.key_numbers import key_numbers
+from arrow_format.read.key_search import keys_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from arrow_format.log.entry import LogEntry
+    from arrow_format.model import Int32Array, Int64Array
+    from arrow_format.read.partitioned_file import PartitionedFileReader
+
+MOST_KEYS = 1 << 22
+"""Rows whose keys are in memory together, of whole subpartitions."""
+
+
+def groups_of(num_rows: Int64Array) -> list[NDArray[np.bool_]]:
+    """Return which subpartitions are read together, by the rows of each: those with rows."""
+    before = np.cumsum(num_rows) - num_rows
+    group = np.where(num_rows > 0, before // MOST_KEYS, -1)
+    return [group == number for number in np.unique(group[group >= 0])]
+
+
+def unique_keys(
+    files: Iterable[PartitionedFileReader], version: LogEntry, wanted: NDArray[np.bool_]
+) -> tuple[pa.RecordBatch, Int32Array]:
+    """Return the columns that identify each row of wanted subpartitions, and its subpartition.
+
+    ``version`` has the schema to read them with. Raises CorruptShuffleError where a chunk cannot be
+    read.
+    """
+    fields = [version.data_schema.field(name) for name in version.shape.unique_names]
+    parts = [*keys_in(files, [field.name for field in fields], version.data_schema, wanted)]
+    columns = [
+        pa.concat_arrays([of[i] for _, of in parts] or [pa.array([], field.type)])
+        for i, field in enumerate(fields)
+    ]
+    ids = np.concatenate([np.empty(0, np.int32), *(ids for ids, _ in parts)])
+    return pa.RecordBatch.from_arrays(columns, [field.name for field in fields]), ids
+
+
+def problem_of_keys(keys: pa.RecordBatch) -> str | None:
+    """Return why keys do not identify their rows; None where each is there once, without nulls."""
+    named = ", ".join(keys.schema.names)
+    for name in keys.schema.names:
+        if nulls := keys[name].null_count:
+            return (
+                f"column {name!r} is null in {nulls:,} of the rows, and {named} identify a row: "
+                "no such column may be null"
+            )
+    numbers, _ = key_numbers(keys.columns)
+    order = np.argsort(numbers, kind="stable")
+    ordered = numbers[order]
+    twice = order[1:][ordered[1:] == ordered[:-1]]
+    if not len(twice):
+        return None
+    return (
+        f"{len(twice):,} of the rows have the key of another one, such as "
+        f"{text_of_key(keys, int(twice.min()))}, and {named} identify a row"
+    )
+
+
+def text_of_key(keys: pa.RecordBatch, row: int) -> str:
+    """Return a key for a message."""
+    return str({name: keys[name][row].as_py() for name in keys.schema.names})
