@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from arrow_format.keys.sort_keys import SortBy
+    from arrow_format.options import WriteMode
     from connector.options.filters import ArrowFilter
     from connector.options.text import Pin
 
@@ -178,6 +179,12 @@ class TargetOptions:
         Functions of the columns that are no keys, ``n:sum, price:max``, or JSON ``{"n": "sum"}``:
         rows of equal keys in a task become one. By default those of the existing shuffle, else
         none.
+    unique
+        Columns that identify a row, those of ``keys`` among them; no two rows are equal in all of
+        them. By default those of the existing shuffle, else none.
+    upsert
+        Whether rows that are appended replace those that are equal in the columns of ``unique``. By
+        default such rows are refused.
     expected_version
         Write only if no rows were added or taken away after this version; 0 expects that there is
         none yet. By default not checked.
@@ -198,6 +205,8 @@ class TargetOptions:
     range_bounds: tuple[Any, ...] | None = option(None, BOUNDS)
     sort_by: SortBy | None = option(None, SORT_KEYS)
     combine: Mapping[str, str] | None = option(None, COMBINE)
+    unique: tuple[str, ...] | None = option(None, NAMES)
+    upsert: bool = option(False, FLAG)
     expected_version: int | None = option(None, whole(0, MAX_INTEGER, "a version"), only="batch")
     txn_app_id: str | None = option(None, NAME, only="batch")
     txn_version: int | None = option(None, whole(0, MAX_INTEGER, "a write"), only="batch")
@@ -211,6 +220,10 @@ class TargetOptions:
         if self.range_bounds is not None and not isinstance(partitioner, RangePartitioner | None):
             problem = "only partitioner=range has bounds; leave it out"
             raise OptionError.of("range_bounds", self.range_bounds, problem)
+
+    def mode(self, *, overwrite: bool) -> WriteMode:
+        """Return the mode of a write that Spark calls an overwrite, or an append."""
+        return "overwrite" if overwrite else "upsert" if self.upsert else "append"
 
     @property
     def transaction(self) -> Transaction | None:

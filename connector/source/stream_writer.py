@@ -25,6 +25,7 @@ from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.pending import pending_outputs
 from arrow_format.log.transactions import find_transaction
 from arrow_format.model import Transaction
+from arrow_format.options import keeps_rows
 from arrow_format.streaming.flush_pending import flush_if_due, flush_if_last
 from connector.map_status import status_to_row, statuses_from_rows
 from connector.map_task import run_spark_task
@@ -78,7 +79,7 @@ class ShuffleStreamWriter(ChecksOnArrival, DataSourceStreamArrowWriter):
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
         parsed = parse_sink_options(options)
-        self._mode = "overwrite" if overwrite else "append"
+        self._mode = parsed.target.mode(overwrite=overwrite)
         self._empty_versions = parsed.empty_versions
         self._job = begin_target_job(parsed.target, schema, overwrite=overwrite)
         self._flush = parsed.flush
@@ -183,7 +184,7 @@ class ShuffleStreamWriter(ChecksOnArrival, DataSourceStreamArrowWriter):
         """Whether the batch has no rows, and readers see none without it."""
         if self._empty_versions or any(status.output.num_rows for status in statuses):
             return False
-        if self._mode == "append":
+        if keeps_rows(self._mode):
             return True
         log = CommitLog(job.storage)
         waiting = log.read(partial(pending_outputs, log)).counting

@@ -53,8 +53,8 @@ class ShuffleSourceWriter(ChecksOnArrival, DataSourceArrowWriter):
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
-        self._mode = "overwrite" if overwrite else "append"
         target = parse_target_options(options)
+        self._mode = target.mode(overwrite=overwrite)
         self._expected_version = target.expected_version
         self._transaction = target.transaction
         self._job = begin_target_job(target, schema, overwrite=overwrite)
@@ -98,7 +98,7 @@ def begin_target_job(target: TargetOptions, schema: StructType, *, overwrite: bo
     """Begin a job with the options of a write; defaults are those of the existing shuffle."""
     schema = stored_schema(schema)
     n, partitioner, sort_by = target.num_subpartitions, target.partitioner, target.sort_by
-    combine = target.combine
+    combine, unique = target.combine, target.unique
     storage = open_storage(target.path, target.storage_options)
     view = log_before_write(storage)
     newest = view.shape
@@ -108,6 +108,8 @@ def begin_target_job(target: TargetOptions, schema: StructType, *, overwrite: bo
             sort_by = newest.sort_by
         if combine is None and (not overwrite or partitioner is None):
             combine = newest.combine
+        if unique is None and partitioner is None:
+            unique = newest.unique_names
         partitioner = partitioner or partitioner_from_description(newest.partitioner)
     if n is None or partitioner is None:
         missing = "numSubpartitions" if n is None else "keys or partitioner"
@@ -123,6 +125,7 @@ def begin_target_job(target: TargetOptions, schema: StructType, *, overwrite: bo
         partitioner=_with_bounds(partitioner, target, schema, newest),
         sort_by=sort_by or (),
         combine=combine,
+        unique=unique,
         options=target.options,
         view=view,
     )

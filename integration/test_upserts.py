@@ -1,0 +1,147 @@
+"""Upserts by tasks of Spark, streams and its data source; read by Python and by the planner."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow.dataset as ds
+import pytest
+
+import arrow_shuffle
+from arrow_shuffle import open_shuffle
+from arrow_shuffle.errors import DuplicateKeyError, SchemaError
+from integration.programs.planner import plan_of, planning_session
+from integration.programs.ways import FAST
+from tests.support.guarantees import guarantee
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+UNIQUE = ["customer", "order_id"]
+NUM_ORDERS = 4_000
+
+
+def orders(spark: SparkSession, where: str, state: str) -> DataFrame:
+    """Orders of 500 customers, of which a condition takes some."""
+    numbers = spark.range(0, NUM_ORDERS, 1, 3).where(where)
+    return numbers.selectExpr("id % 500 AS customer", "id AS order_id", f"'{state}' AS state")
+
+
+def states(rows: pa.Table) -> dict[int, str]:
+    found = dict(zip(rows["order_id"].to_pylist(), rows["state"].to_pylist(), strict=True))
+    assert len(found) == rows.num_rows, "an order is there twice"
+    return found
+
+
+def write(df: DataFrame, path: Path, **how: object):
+    how = {"keys": "customer", "num_subpartitions": 6, "options": FAST, **how}
+    return arrow_shuffle.write_shuffle(df, path, **how)
+
+
+@pytest.fixture
+def path(spark: SparkSession, tmp_path: Path) -> Path:
+    write(orders(spark, "id < 3000", "old"), tmp_path / "orders", unique=UNIQUE)
+    return tmp_path / "orders"
+
+
+EXPECTED = {number: "new" if number >= 2900 else "old" for number in range(NUM_ORDERS)}
+
+
+@guarantee("upserts")
+@pytest.mark.parametrize("way", ["write", "verb", "source", "table", "file"])
+def test_rows_are_replaced_by_tasks_of_spark(
+    spark: SparkSession, path: Path, tmp_path: Path, way: str
+) -> None:
+    new = orders(spark, "id >= 2900", "new")
+    if way == "write":
+        receipt = write(new, path, mode="upsert")
+        assert (receipt.num_rows, receipt.num_replaced) == (1100, 100)
+    elif way == "verb":
+        assert open_shuffle(path).upsert(new, options=FAST).num_replaced == 100
+    elif way == "source":
+        writer = new.write.format("arrow_shuffle").mode("append").option("upsert", "true")
+        writer.save(str(path))
+    elif way == "table":
+        assert open_shuffle(path).upsert(new.toArrow(), options=FAST).num_replaced == 100
+    else:
+        new.write.parquet(str(tmp_path / "new"))
+        rows = ds.dataset(str(tmp_path / "new"))
+        assert open_shuffle(path).upsert(rows, spark=spark, options=FAST).num_replaced == 100
+    found = open_shuffle(path)
+    assert states(found.to_table()) == EXPECTED
+    assert states(spark.read.format("arrow_shuffle").load(str(path)).toArrow()) == EXPECTED
+    planner = planning_session(spark, tmp_path)
+    table = planner.table("orders")
+    assert states(table.toArrow()) == EXPECTED
+    counted = table.selectExpr("count(*)", "max(order_id)")
+    assert counted.collect() == [(NUM_ORDERS, NUM_ORDERS - 1)]
+    grouped = table.groupBy("customer").count()
+    assert "Exchange" not in plan_of(grouped)
+    assert {row["count"] for row in grouped.collect()} == {8}
+    assert planner.sql("SELECT * FROM orders VERSION AS OF 1").count() == 3000
+
+
+def test_a_source_is_told_what_identifies_a_row(spark: SparkSession, tmp_path: Path) -> None:
+    rows = orders(spark, "id < 100", "old")
+
+    def save(**options: str) -> None:
+        writer = rows.write.format("arrow_shuffle").mode("append").options(**options)
+        writer.save(str(tmp_path / "s"))
+
+    save(keys="customer", numSubpartitions="2", unique="customer,order_id")
+    assert open_shuffle(tmp_path / "s").unique == tuple(UNIQUE)
+    with pytest.raises(Exception, match="100 of the rows have the key of a row that is there"):
+        save()
+    save(upsert="true")
+    rows.write.format("arrow_shuffle").mode("overwrite").save(str(tmp_path / "s"))
+    assert open_shuffle(tmp_path / "s").unique == tuple(UNIQUE)
+    assert open_shuffle(tmp_path / "s").num_rows == 100
+
+
+def test_rows_of_two_tasks_that_are_equal_are_refused(spark: SparkSession, path: Path) -> None:
+    twice = orders(spark, "id = 7 OR id = 3999", "new")
+    with pytest.raises(DuplicateKeyError, match=r"2 of the rows have the key of another one"):
+        open_shuffle(path).upsert(twice.unionByName(twice), options=FAST)
+    assert open_shuffle(path).version == 1
+
+
+def test_texts_that_are_equal_by_a_collation_are_no_keys(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rows = spark.sql("SELECT 1 AS customer, 'A' COLLATE UTF8_LCASE AS order_id")
+    with pytest.raises(SchemaError, match="order_id"):
+        write(rows, tmp_path / "s", unique=UNIQUE)
+
+
+@guarantee("upserts")
+@pytest.mark.parametrize("sink", ["foreachBatch", "writeStream"])
+def test_a_stream_replaces_rows_once_for_each_batch(
+    spark: SparkSession, path: Path, tmp_path: Path, sink: str
+) -> None:
+    for number, (where, state) in enumerate(
+        [("id BETWEEN 10 AND 19", "first"), ("id BETWEEN 15 AND 29 OR id = 3500", "second")]
+    ):
+        orders(spark, where, state).coalesce(1).write.parquet(str(tmp_path / f"in/{number}"))
+    stream = (
+        spark.readStream.schema("customer BIGINT, order_id BIGINT, state STRING")
+        .option("maxFilesPerTrigger", 1)
+        .parquet(str(tmp_path / "in/*"))
+    )
+    writer = stream.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    writer = writer.trigger(availableNow=True)
+    if sink == "foreachBatch":
+        batch = arrow_shuffle.foreach_batch(
+            path, keys="customer", num_subpartitions=6, mode="upsert", options=FAST
+        )
+        query = writer.foreachBatch(batch).start()
+    else:
+        query = writer.format("arrow_shuffle").option("upsert", "true").start(str(path))
+    query.awaitTermination()
+    expected = {number: "old" for number in range(3000)}
+    expected |= {number: "first" for number in range(10, 15)}
+    expected |= {number: "second" for number in [*range(15, 30), 3500]}
+    assert states(open_shuffle(path).to_table()) == expected
+    assert open_shuffle(path).version == 3
