@@ -100,6 +100,14 @@ def check_mode_allows(job: ShuffleJob, mode: str, newest: LogEntry | None) -> No
     There is none where the result was released as a whole.
     """
     storage = job.storage
+    unique = job.unique if newest is None else newest.shape.unique
+    if mode == "upsert" and not unique:
+        msg = (
+            f"{storage.root}: mode='upsert': nothing identifies a row, so that none can be "
+            "replaced; nothing was changed. Say which columns do at the first write "
+            "(unique=[...])"
+        )
+        raise OptionError(msg)
     if newest is None:
         own = {LOG_DIRECTORY, MAP_OUTPUT_DIRECTORY, CONSUMER_DIRECTORY}
         foreign = set(storage.list("")) - own
@@ -116,12 +124,6 @@ def check_mode_allows(job: ShuffleJob, mode: str, newest: LogEntry | None) -> No
         )
         raise ShuffleExistsError(msg)
     elif keeps_rows(mode):
-        if mode == "upsert" and not newest.shape.unique:
-            msg = (
-                f"{storage.root}: nothing identifies a row, so that none can be replaced; nothing "
-                "was changed. Say which columns do, at its first write (unique=[...])"
-            )
-            raise OptionError(msg)
         _check_appendable(job, newest)
 
 

@@ -38,6 +38,7 @@ NUMBERS: dict[str, tuple[int, ...]] = {
     "keys": (200,),
     "appends": (200,),
     "masks": (200,),
+    "upserts": (200,),
     "spark": (200, 2_000),
     "lane": (200, 2_000),
     "joins": (200, 2_000),

@@ -143,6 +143,18 @@ WRITE_AND_JOINS_AGAINST_PARQUET = {
 """Speed of a write of two tables and three joins in SQL, against Parquet clustered by the key, and
 as it comes."""
 
+UPSERT_AGAINST_REWRITE = Target(at_most=0.1)
+"""Time of an upsert of 1 % of the keys, against writing all rows again."""
+
+UPSERT_AGAINST_PEERS = Target(at_most=1)
+"""Time of an upsert, against Delta's ``MERGE`` and Lance's ``merge_insert``."""
+
+READ_AFTER_UPSERTS = Target(at_most=1.3)
+"""Time of a read of all rows after 30 upserts of 1 %, against the read before."""
+
+READ_AFTER_MERGE = Target(at_most=1)
+"""Time of a read of all rows after these and a merge by subpartition, against the read before."""
+
 FILTER_AGAINST_WHERE = Target(at_least=5)
 """Speed of ``select(filter=)`` that keeps 1 % of the rows, against reading and filtering."""
 

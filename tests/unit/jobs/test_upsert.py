@@ -289,6 +289,8 @@ def test_without_such_columns_nothing_is_replaced(tmp_path: Path) -> None:
     create(tmp_path / "s", {(1, 1): "a"}, unique=None)
     with pytest.raises(OptionError, match="nothing identifies a row"):
         upsert(tmp_path / "s", {(1, 1): "b"})
+    with pytest.raises(OptionError, match="mode='upsert': nothing identifies a row"):
+        create(tmp_path / "new", {(1, 1): "a"}, unique=None, mode="upsert")
     append_shuffle(table({(1, 1): "b"}), tmp_path / "s")
     assert open_shuffle(tmp_path / "s").num_rows == 2
 

@@ -203,7 +203,8 @@ def test_arguments(tmp_path, items, orders):
         with pytest.raises(OptionError, match="are of this process: leave them out"):
             asked.write(tmp_path / "out", spark=SPARK, **how)
     for how, message in [
-        ({"mode": "upsert"}, "mode='upsert'"),
+        ({"mode": "update"}, "mode='update'"),
+        ({"mode": "upsert"}, "mode='upsert': nothing identifies a row"),
         ({"options": "fast"}, "options is str"),
         ({"keys": "nope"}, "'nope' is not there"),
         ({"keys": "order", "num_subpartitions": 0}, "num_subpartitions=0"),
