@@ -255,6 +255,7 @@ class Shuffle(Convertible, Maintained, Rows):
         self,
         source: Source,
         *,
+        row_kind: str | None = None,
         options: WriteOptions | None = None,
         columns: Sequence[str] | None = None,
         filter: ds.Expression | None = None,
@@ -279,6 +280,13 @@ class Shuffle(Convertible, Maintained, Rows):
         ----------
         source, options, columns, filter, num_map_tasks, for_spark, spark
             As for :meth:`append`. No two rows may be equal in the columns of ``unique``.
+        row_kind
+            Of a change feed, whose rows come in the order of the changes: the column that says what
+            each does, in the words of Debezium (``c r u d``), Spark and Delta (``insert
+            update_postimage delete``) or Flink (``+I +U -D``). It is not stored. The last change of
+            each key counts, and a deletion needs the columns of ``unique`` alone; ``-U`` and
+            ``update_preimage`` are passed over. All changes are in memory together, in this
+            process. None: each row is there.
         expected_version, transaction
             As for :func:`~arrow_shuffle.write_shuffle`.
 
@@ -292,7 +300,8 @@ class Shuffle(Convertible, Maintained, Rows):
         DuplicateKeyError
             Two rows are equal in the columns of ``unique``, or one of these is null.
         OptionError
-            No columns of the shuffle identify a row.
+            No columns of the shuffle identify a row; or ``row_kind`` is given where tasks of Spark
+            write, which keep no order.
         ShuffleNotFoundError, ResultReleasedError, SchemaError, StorageError, CommitConflictError
             As for :meth:`append`; nothing is left behind.
         """
@@ -302,6 +311,7 @@ class Shuffle(Convertible, Maintained, Rows):
             source,
             self._storage,
             mode="upsert",
+            row_kind=row_kind,
             options=options,
             columns=columns,
             filter=filter,

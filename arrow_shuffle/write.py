@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 from arrow_format.errors import OptionError
 from arrow_format.ingest.source import source_of
-from arrow_format.jobs.write import AppendArguments, LocalTasks, Write, WriteArguments
+from arrow_format.jobs.write import AppendArguments, LocalTasks, Write, WriteArguments, net_upsert
 from arrow_format.read.presentation import format_bytes
 from connector.session import active_session, is_session_active, session_of
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from arrow_format.ingest.source import Given
+    from arrow_format.ingest.source import Source as Rows
     from arrow_format.jobs.receipt import ShuffleReceipt
     from arrow_format.keys.partitioner import Partitioner
     from arrow_format.options import WriteMode, WriteOptions
@@ -212,6 +213,7 @@ def append_shuffle(
     path: Place,
     *,
     mode: Literal["append", "upsert"] = "append",
+    row_kind: str | None = None,
     options: WriteOptions | None = None,
     columns: Sequence[str] | None = None,
     filter: ds.Expression | None = None,
@@ -235,6 +237,17 @@ def append_shuffle(
     )
     session = _session(source, spark, for_spark=for_spark, num_map_tasks=num_map_tasks)
     write = Write.like_newest(path, **how)
+    if row_kind is not None:
+        if session is not None:
+            msg = (
+                f"row_kind={row_kind!r}: tasks of Spark keep no order of changes, so that the last "
+                "one of a key is not known. Give the changes to this process, in their order, or "
+                "reduce them before: upsert the rows that are there, and delete the others"
+            )
+            raise OptionError(msg)
+        given = source_of(source, columns=columns, filter=filter)
+        write, source = net_upsert(write, given, row_kind, for_spark=for_spark)
+        return _run_here(write, source, for_spark=for_spark)
     return _run(write, source, session, columns, filter, num_map_tasks, for_spark=for_spark)
 
 
@@ -280,6 +293,11 @@ def _run(
 
         return write.run(tasks_of(source, session, columns, filter, num_map_tasks))
     rows = source_of(source, columns=columns, filter=filter)
+    return _run_here(write, rows, for_spark=for_spark)
+
+
+def _run_here(write: Write, rows: Rows, *, for_spark: bool) -> ShuffleReceipt:
+    """Write in this process, and say so where a session is active."""
     tasks = LocalTasks(rows, write, for_spark=for_spark)
     if not is_session_active():
         return write.run(tasks)

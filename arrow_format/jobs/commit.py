@@ -44,6 +44,8 @@ from arrow_format.write.counters import sum_counters
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    import pyarrow as pa
+
     from arrow_format.jobs.job import ShuffleJob
     from arrow_format.log.reader import LogView
     from arrow_format.log.totals import Totals
@@ -70,6 +72,7 @@ def commit_job(
     flush_interval: timedelta | None = None,
     flushes: tuple[int, ...] = (),
     expected_version: int | None = None,
+    gone: pa.RecordBatch | None = None,
 ) -> ShuffleReceipt:
     """Publish the map outputs of a job as one version.
 
@@ -100,6 +103,8 @@ def commit_job(
         receipt is returned.
     expected_version
         Commit only if no rows were added or taken away after that version; None: do not ask.
+    gone
+        Of an upsert: keys of which no row is left, the columns that identify one; None for none.
 
     Raises
     ------
@@ -136,6 +141,7 @@ def commit_job(
         flush_interval=flush_interval,
         flushes=flushes,
         expected_version=expected_version,
+        gone=gone,
     )
     try:
         entry = append_entry(commit.job, log, commit.entry)
@@ -166,6 +172,7 @@ class _Commit:
     flush_interval: timedelta | None
     flushes: tuple[int, ...]
     expected_version: int | None
+    gone: pa.RecordBatch | None
     earlier: CommittedTransaction | None = None
     """The commit of the same transaction, where the log has it."""
     are_checked: bool = False
@@ -216,7 +223,7 @@ class _Commit:
     @cached_property
     def unique_rows(self) -> UniqueRows:
         """What looks for rows that have the identity of these."""
-        return UniqueRows(self.job, self.log, self.totals[0])
+        return UniqueRows(self.job, self.log, self.totals[0], self.gone)
 
     def _is_done(self, view: LogView) -> bool:
         """Whether another commit did all that this one would do."""

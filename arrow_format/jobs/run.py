@@ -15,6 +15,8 @@ from arrow_format.jobs.target import open_target
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    import pyarrow as pa
+
     from arrow_format.jobs.job import ShuffleJob
     from arrow_format.jobs.receipt import ShuffleReceipt
     from arrow_format.model import MapStatus, Transaction
@@ -28,13 +30,15 @@ def run_job(
     num_map_outputs: int | None = None,
     expected_version: int | None = None,
     transaction: Transaction | None = None,
+    gone: pa.RecordBatch | None = None,
 ) -> ShuffleReceipt:
     """Run the map tasks of a job and commit their map outputs; if that fails, remove them.
 
     ``run`` returns when no task is running; its statuses are taken one by one. It is not called
     where the transaction was committed before; nor with mode ``ignore`` and an existing shuffle,
     where the receipt is that of the newest version.
-    ``num_map_outputs`` is checked if given. Raises as :func:`~arrow_format.write_shuffle`.
+    ``num_map_outputs`` is checked if given; of the keys ``gone`` an upsert leaves no row. Raises as
+    :func:`~arrow_format.write_shuffle`.
     """
     before = find_receipt(job.storage, transaction)
     if before is not None:
@@ -51,6 +55,7 @@ def run_job(
             expected_map_outputs=num_map_outputs,
             expected_version=expected_version,
             transaction=transaction,
+            gone=gone,
         )
     except BaseException as error:
         abort_after(job, error)

@@ -15,8 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from arrow_format.errors import DuplicateKeyError
+from arrow_format.filters.keys import stored_keys, subpartitions_of_keys
 from arrow_format.jobs.mask_rows import MaskedRows, mask_rows
 from arrow_format.keys.key_set import KeySet
+from arrow_format.keys.partitioner import Partitioner, partitioner_from_description
 from arrow_format.log.commit_log import draft
 from arrow_format.log.newest_version import NewestVersion
 from arrow_format.log.outputs import NO_OUTPUTS, MapOutputs
@@ -52,11 +54,15 @@ class Replaced:
 class UniqueRows:
     """Looks for rows that have the identity of those of a job. For one commit.
 
-    ``num_rows`` are the rows of each subpartition that the job has.
+    ``num_rows`` are the rows of each subpartition that the job has; of the keys ``gone``, which it
+        has no row of, none is left.
     """
 
-    def __init__(self, job: ShuffleJob, log: CommitLog, num_rows: Int64Array) -> None:
+    def __init__(
+        self, job: ShuffleJob, log: CommitLog, num_rows: Int64Array, gone: pa.RecordBatch | None
+    ) -> None:
         self._job = job
+        self._gone = gone
         self._root = log.root
         self._newest = NewestVersion(log)
         self._groups = groups_of(num_rows)
@@ -130,16 +136,34 @@ class UniqueRows:
             if len(self._groups) == 1:
                 self._kept.append(keys)
             yield keys
+        if self._gone is not None and self._gone.num_rows:
+            keys = self._gone_keys(version, self._gone)
+            if len(self._groups) <= 1:
+                self._kept.append(keys)
+            yield keys
+
+    def _gone_keys(self, version: LogEntry, gone: pa.RecordBatch) -> KeySet:
+        """Return the keys of which no row is left; raises DuplicateKeyError and SchemaError."""
+        names = [*version.shape.unique_names]  # what its columns are called now
+        keys = stored_keys(gone.rename_columns(names), names, version.data_schema)
+        self._check(keys)
+        partitioner = partitioner_from_description(version.partitioner)
+        assert isinstance(partitioner, Partitioner)  # or nothing could identify a row
+        n = version.num_subpartitions
+        return KeySet(keys, subpartitions_of_keys(keys, partitioner, n), n)
 
     def _read_keys(self, version: LogEntry, own: MapOutputs, wanted: NDArray[np.bool_]) -> KeySet:
         """Return the keys of the job in some subpartitions; raises DuplicateKeyError."""
         files = [(output, file) for output in own for file in output.files]
         keys, ids = unique_keys(self._indexes.indexes_of(version, files), version, wanted)
+        self._check(keys)
+        return KeySet(keys, ids, version.num_subpartitions)
+
+    def _check(self, keys: pa.RecordBatch) -> None:
         problem = problem_of_keys(keys)
         if problem is not None:
             msg = f"{self._root}: {problem}. Nothing was committed: keep one row of each key"
             raise DuplicateKeyError(msg)
-        return KeySet(keys, ids, version.num_subpartitions)
 
     def _search(self, version: LogEntry, keys: KeySet, outputs: Mapping[str, MapOutput]) -> None:
         """Add what map outputs have of keys to what was found."""

@@ -6,11 +6,15 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypedDict, Unpack
 
+import pyarrow as pa
+
+from arrow_format.arrays.expansion import stored_batches
 from arrow_format.arrays.schema_evolution import is_appendable
 from arrow_format.arrays.stored_types import data_schema
 from arrow_format.arrays.types_for_spark import schema_for_spark
 from arrow_format.concurrency import available_cores
 from arrow_format.errors import OptionError, SchemaError
+from arrow_format.ingest.row_kinds import net_changes
 from arrow_format.ingest.source import StreamSource, source_of
 from arrow_format.jobs.job import begin_job, log_before_write, run_map_task
 from arrow_format.jobs.num_subpartitions import by_bytes, settled
@@ -39,7 +43,6 @@ from arrow_format.read.shuffle import check_there
 from arrow_format.storage.open import Place, Storage, open_storage
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     import pyarrow.dataset as ds
 
     from arrow_format.ingest.source import Given, Source
@@ -112,6 +115,8 @@ class Write:
     options: WriteOptions | None
     expected_version: int | None
     transaction: Transaction | None
+    gone: pa.RecordBatch | None = None
+    """Keys of which an upsert leaves no row, the columns that identify one; None for none."""
 
     @classmethod
     def of(
@@ -235,6 +240,7 @@ class Write:
             num_map_outputs=tasks.num_map_outputs,
             expected_version=self.expected_version,
             transaction=self.transaction,
+            gone=self.gone,
         )
         if chosen is None or receipt.is_repetition:
             return receipt
@@ -337,6 +343,28 @@ def append_shuffle(
     write = Write.like_newest(path, **how)
     rows = source_of(source, columns=columns, filter=filter)
     return write.run(LocalTasks(rows, write, for_spark=for_spark))
+
+
+def net_upsert(
+    write: Write, source: Source, row_kind: str, *, for_spark: bool = True
+) -> tuple[Write, Source]:
+    """Return the upsert that a change feed comes to, whose rows are in the order of the changes.
+
+    All changes are in memory together. Raises SchemaError as :func:`net_changes` does.
+    """
+    shape = write.view.shape
+    if write.mode != "upsert" or shape is None or not shape.unique:
+        msg = (
+            f"row_kind={row_kind!r}: only an upsert takes changes, and only where columns of "
+            f"{write.storage.root} identify a row (unique=[...] at its first write)"
+        )
+        raise OptionError(msg)
+    scan = source.plan(for_spark=for_spark, num_tasks=1)
+    stored = data_schema(scan.schema)
+    batches = [rows for batch in scan.read(0) for rows in stored_batches(batch, stored)]
+    changes = pa.Table.from_batches(batches, stored)
+    rows, gone = net_changes(changes, row_kind, shape.unique_names)
+    return replace(write, gone=gone), StreamSource.of(rows)
 
 
 def _changes_for_spark(

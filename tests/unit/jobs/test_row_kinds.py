@@ -1,0 +1,153 @@
+"""Change feeds that come in order: the last change of each key counts, deletions too."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arrow_format.errors import DuplicateKeyError, OptionError, SchemaError
+from arrow_format.jobs.alter import rename_columns
+from arrow_format.jobs.write import write_shuffle
+from arrow_format.read.shuffle import open_shuffle
+from arrow_shuffle.write import append_shuffle
+from tests.support.guarantees import guarantee
+from tests.support.interrupted_storage import before_first_entry
+from tests.support.small_shuffles import FAST
+from tests.unit.jobs.test_upsert import UNIQUE, Orders, create, orders_in, table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    Change = tuple[str, tuple[int, int], str | None]
+
+WORDS = {"upsert": ["c", "r", "u", "+I", "+U", "insert", "update_postimage"],
+         "delete": ["d", "-D", "delete"], "ignore": ["-U", "update_preimage"]}  # fmt: skip
+KEYS = st.tuples(st.integers(0, 3), st.integers(0, 1))
+ALL_WORDS = [*chain.from_iterable(WORDS.values())]
+CHANGES = st.lists(
+    st.tuples(st.sampled_from(ALL_WORDS), KEYS, st.sampled_from(["x", "y", None])), max_size=12
+)
+
+
+def feed(changes: Sequence[Change]) -> pa.Table:
+    words, keys, states = zip(*changes, strict=True) if changes else ((), (), ())
+    customers, numbers = zip(*keys, strict=True) if keys else ((), ())
+    return pa.table(
+        {
+            "customer": pa.array(customers, pa.int64()),
+            "op": pa.array(words, pa.string()),
+            "order": pa.array(numbers, pa.int32()),
+            "state": pa.array(states, pa.string()),
+        }
+    )
+
+
+def apply(changes: Sequence[Change], path: Path, **how: object):
+    return append_shuffle(feed(changes), path, mode="upsert", row_kind="op", **how)
+
+
+def after(orders: Orders, changes: Sequence[Change]) -> Orders:
+    left = dict(orders)
+    for word, key, state in changes:
+        if word in WORDS["upsert"]:
+            left[key] = state
+        elif word in WORDS["delete"]:
+            left.pop(key, None)
+    return left
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    create(tmp_path / "s", {(1, 10): "old", (1, 11): "old", (2, 10): "old"})
+    return tmp_path / "s"
+
+
+@guarantee("upserts")
+@given(feeds=st.lists(CHANGES, min_size=1, max_size=4))
+def test_feeds_are_applied_in_their_order(
+    tmp_path_factory: pytest.TempPathFactory, feeds: list[list[Change]]
+) -> None:
+    path = tmp_path_factory.mktemp("feeds") / "s"
+    expected: Orders = {(1, 0): "old", (2, 0): "old"}
+    create(path, expected)
+    for changes in feeds:
+        now = after(expected, changes)
+        receipt = apply(changes, path, options=FAST)
+        assert orders_in(path) == now
+        assert len(now) - len(expected) == receipt.num_rows - receipt.num_replaced
+        expected = now
+    assert open_shuffle(path).verify().ok
+
+
+def test_a_deletion_needs_the_keys_alone(path: Path) -> None:
+    changes = feed([("d", (1, 11), None), ("u", (2, 10), "new"), ("d", (9, 9), None)])
+    receipt = append_shuffle(changes, path, mode="upsert", row_kind="op")
+    assert (receipt.num_rows, receipt.num_replaced) == (1, 2)
+    assert orders_in(path) == {(1, 10): "old", (2, 10): "new"}
+    append_shuffle(
+        changes.select(["order", "op", "customer"]).slice(0, 1), path, mode="upsert", row_kind="op"
+    )
+    assert orders_in(path) == {(1, 10): "old", (2, 10): "new"}
+
+
+def test_all_rows_may_be_deleted(path: Path) -> None:
+    apply([("d", key, None) for key in orders_in(path)], path)
+    assert open_shuffle(path).num_rows == 0
+    apply([("c", (1, 10), "again")], path)
+    assert orders_in(path) == {(1, 10): "again"}
+
+
+@guarantee("upserts")
+def test_a_row_that_another_writer_brings_meanwhile_is_deleted_too(path: Path) -> None:
+    with before_first_entry(lambda: append_shuffle(table({(9, 9): "a", (8, 8): "a"}), path)):
+        apply([("d", (9, 9), None)], path)
+    assert (9, 9) not in orders_in(path)
+    with before_first_entry(lambda: rename_columns(path, {"order": "number"})):
+        apply([("d", (8, 8), None), ("u", (1, 10), "new")], path)
+    rename_columns(path, {"number": "order"})
+    assert orders_in(path) == {(1, 10): "new", (1, 11): "old", (2, 10): "old"}
+
+
+def test_a_feed_of_another_library_has_other_types(path: Path) -> None:
+    changes = feed([("u", (1, 10), "new"), ("d", (1, 11), None)])
+    encoded = changes.set_column(1, "op", changes["op"].dictionary_encode())
+    wide = encoded.set_column(2, "order", changes["order"].cast(pa.int64()))
+    append_shuffle(wide, path, mode="upsert", row_kind="op")
+    assert orders_in(path) == {(1, 10): "new", (2, 10): "old"}
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [("x", "row 1 is 'x', which is none of c, r"), (None, "row 1 is None, which"), ("U", "'U'")],
+)
+def test_other_kinds_are_refused(path: Path, word: str | None, message: str) -> None:
+    with pytest.raises(SchemaError, match=message):
+        apply([("u", (1, 10), "a"), (word, (1, 10), "a")], path)  # type: ignore[list-item]
+    assert open_shuffle(path).version == 1
+
+
+def test_what_is_no_feed(path: Path, tmp_path: Path) -> None:
+    rows = feed([("d", (1, 10), None)])
+    how = {"mode": "upsert", "row_kind": "op"}
+    with pytest.raises(SchemaError, match="the changes have no column 'op'"):
+        append_shuffle(rows.drop_columns("op"), path, **how)
+    with pytest.raises(SchemaError, match="the changes have no column 'order'"):
+        append_shuffle(rows.drop_columns("order"), path, **how)
+    numbers = rows.set_column(1, "op", pa.array([1]))
+    with pytest.raises(SchemaError, match="the column is int64, expected text"):
+        append_shuffle(numbers, path, **how)
+    null = rows.set_column(2, "order", pa.array([None], pa.int32()))
+    with pytest.raises(DuplicateKeyError, match="column 'order' is null in 1 of the rows"):
+        append_shuffle(null, path, **how)
+    with pytest.raises(OptionError, match="row_kind='op': only an upsert"):
+        append_shuffle(rows, path, row_kind="op")
+    write_shuffle(table({}), tmp_path / "plain", keys="customer", num_subpartitions=1)
+    with pytest.raises(OptionError, match="only where columns of .*plain identify a row"):
+        append_shuffle(rows, tmp_path / "plain", **how)
+    assert open_shuffle(path).unique == UNIQUE
