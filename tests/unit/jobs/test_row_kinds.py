@@ -148,6 +148,6 @@ def test_what_is_no_feed(path: Path, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="row_kind='op': only an upsert"):
         append_shuffle(rows, path, row_kind="op")
     write_shuffle(table({}), tmp_path / "plain", keys="customer", num_subpartitions=1)
-    with pytest.raises(OptionError, match="only where columns of .*plain identify a row"):
+    with pytest.raises(OptionError, match=r"only where columns of .*plain identify a row"):
         append_shuffle(rows, tmp_path / "plain", **how)
     assert open_shuffle(path).unique == UNIQUE
