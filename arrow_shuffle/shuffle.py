@@ -269,7 +269,10 @@ class Shuffle(Convertible, Maintained, Rows):
 
         .. code-block:: python
 
-            orders.upsert(pa.table({"customer": [17], "order_id": [3], "price": [9.5]}))
+            prices = pa.table({"item": [1, 2], "price": [9.5, 3.0]})
+            arrow_shuffle.write_shuffle(prices, "/data/rates", keys="item", unique="item")
+            shuffle = arrow_shuffle.open_shuffle("/data/rates")
+            shuffle.upsert(pa.table({"item": [2, 3], "price": [3.5, 1.0]}))
 
         New rows and masks of those that they replace are one version: readers see all of it or
         nothing. Nothing is written again, so it costs what the new rows do, and the columns of

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from pyarrow import types as pt
 
 from arrow_format.arrays.buffers import to_arrow, to_numpy
+from arrow_format.arrays.selection import keep
 from arrow_format.errors import SchemaError
 from arrow_format.keys.key_groups import key_groups
 
@@ -56,11 +57,11 @@ def net_changes(
         raise SchemaError(msg)
     rows = changes.drop_columns([row_kind])
     if is_ignored.any():
-        rows, is_delete = rows.filter(to_arrow(~is_ignored)), is_delete[~is_ignored]
+        rows, is_delete = keep(rows, to_arrow(~is_ignored)), is_delete[~is_ignored]
     last = np.zeros(rows.num_rows, np.bool_)
     if rows.num_rows:
         _, of_keys = key_groups([rows[name].combine_chunks() for name in unique])
         last[of_keys] = True
-    gone = rows.select(unique).filter(to_arrow(last & is_delete)).combine_chunks()
+    gone = keep(rows.select(unique), to_arrow(last & is_delete)).combine_chunks()
     (keys,) = gone.to_batches() or [pa.RecordBatch.from_pylist([], gone.schema)]
-    return rows.filter(to_arrow(last & ~is_delete)), keys
+    return keep(rows, to_arrow(last & ~is_delete)), keys

@@ -201,7 +201,7 @@ class Write:
             partitioner=partitioner,
             sort_by=shape.sort_by,
             combine=shape.combine,
-            unique=None,
+            unique=shape.unique_names,
             options=replace(options, codec=shape.codec, schema_evolution=True),
             expected_version=expected_version,
             transaction=once,

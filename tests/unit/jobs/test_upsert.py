@@ -28,6 +28,7 @@ from arrow_format.jobs.write import write_shuffle
 from arrow_format.keys.partitioner import ColumnPartitioner
 from arrow_format.read import unique_keys
 from arrow_format.read.shuffle import open_shuffle
+from arrow_format.streaming.consumption import release_shuffle
 from arrow_format.write.merge_policy import MergePolicy
 from arrow_shuffle.write import append_shuffle
 from tests.support.guarantees import guarantee
@@ -172,6 +173,13 @@ def test_map_tasks_replace_together(path: Path) -> None:
 
 def partitioner_of(path: Path):
     return open_shuffle(path).partitioner
+
+
+def test_a_shuffle_that_was_released_begins_again_with_what_identifies_a_row(path: Path) -> None:
+    with before_first_entry(lambda: release_shuffle(path)):
+        upsert(path, {(5, 5): "new"})
+    assert orders_in(path) == {(5, 5): "new"}
+    assert open_shuffle(path).unique == UNIQUE
 
 
 @pytest.mark.parametrize("erase", [False, True])

@@ -53,7 +53,7 @@ def path(made, path):
 
 
 def write(path, mode, expected=None, n=5, *, pending=False):
-    job = begin(path, n=n)
+    job = begin(path, n=n, unique=("p", "v") if mode == "upsert" else ())
     open_target(job, mode, expected_version=expected)
     # An append has rows that no other write has, and an upsert replaces a whole map output.
     rows = run(job, 0, REPLACED, start=10 if mode == "upsert" else next(NEW))
