@@ -95,9 +95,10 @@ class Shuffle(Convertible, Maintained, Rows):
         of this version, a null to a null, a NaN to a NaN, and -0.0 to 0.0.
 
         Only files are read that one of the versions lacks, of those that a mask changed the chunks
-        of all rows, and nothing of what a merge only moved. Rows of both versions are compared by
-        subpartition, within the memory of :class:`ReadOptions`; equal rows of which one version has
-        many more count as one group, which is in memory as a whole.
+        of these rows, of those that an erasure wrote again the subpartitions that lost some, and
+        nothing of what a merge only moved. Rows of both versions are compared by subpartition,
+        within the memory of :class:`ReadOptions`; only where most rows are equal are all of these
+        in memory together.
 
         Parameters
         ----------
@@ -109,12 +110,12 @@ class Shuffle(Convertible, Maintained, Rows):
         Returns
         -------
         BatchReader
-            The columns, all but the keys nullable, and ``_change_type``: a text. Deletions come
-            before the insertions of their subpartition. A broadcast row comes once for each
-            subpartition, as in :meth:`read`. Of a row that is deleted and may have been erased, by
-            ``delete(erase=True)``, only its keys come, as ``erase``: that is each row deleted from
-            a file which was not in a version right after a deletion any more, whose masks nobody
-            can tell from an erasure.
+            The columns, all but the keys nullable, and ``_change_type``: a text. Rows come by
+            subpartition where these are compared, else in any order: a row that was replaced may be
+            inserted first. A broadcast row comes once for each subpartition, as in :meth:`read`. Of
+            a row that is deleted and may have been erased, by ``delete(erase=True)``, only its keys
+            come, as ``erase``: that is each row deleted from a file which a version right after a
+            deletion had not any more, since the log does not have what was erased.
 
         Raises
         ------

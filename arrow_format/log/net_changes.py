@@ -3,12 +3,16 @@
 Versions are sums of files, each without the rows that its mask took. The later version less the
 earlier one is what changed: equal files cancel, and of a file that both have the masks say it. A
 merge has as many rows as it had inputs, so these may stand for what it wrote: where that leaves
-fewer rows to be compared, they do, and of what was only merged nothing is left.
+fewer rows to be compared, they do, and of what was only merged nothing is left. What a deletion
+wrote again has rows of one map output and no others.
 """
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
+from itertools import chain
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -30,7 +34,7 @@ from arrow_format.log.outputs import MapOutputs, key_of
 from arrow_format.log.result import released_error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from arrow_format.log.entry import LogEntry
     from arrow_format.log.reader import LogReader, LogView
@@ -62,8 +66,14 @@ class NetChanges:
     deleted: Sequence[MapOutput] = ()
     masked: Sequence[tuple[MapOutput, MapOutput]] = ()
     """Files of both, before and after: rows that a mask took of one alone are the change."""
+    rewritten: Sequence[tuple[Sequence[MapOutput], Sequence[MapOutput]]] = ()
+    """Files of a map output that deletions wrote again, and what these wrote: the same rows, but
+    for those that are gone."""
     hidden: frozenset[str] = frozenset()
     """Keys of map outputs of which deleted rows may have been erased."""
+
+
+_ByOutput = defaultdict[str, "list[MapOutput]"]
 
 
 class _Term(NamedTuple):
@@ -113,18 +123,25 @@ class _Sum:
         """Whether some files are added and others subtracted, so that their rows may be equal."""
         return len({terms[0].sign for terms in self._terms.values() if len(terms) == 1}) > 1
 
-    @property
-    def num_rows(self) -> int | None:
-        """Rows to be read, about; None for a sum in which a row may count twice."""
+    def num_rows(self, sources: Mapping[str, str]) -> float:
+        """Return how many rows are to be read, about; infinite where a row may count twice.
+
+        Of what deletions wrote, of ``sources``, those that are gone.
+        """
         num_rows = 0
-        for terms in self._terms.values():
+        single: tuple[Counter[str], Counter[str]] = Counter(), Counter()
+        for (key, _), terms in self._terms.items():
             if len(terms) == 1:
-                num_rows += terms[0].file.num_rows
+                single[terms[0].sign > 0][key] += terms[0].file.num_rows
             elif len(terms) == 2 and terms[0].sign + terms[1].sign == 0:
                 num_rows += abs(terms[0].file.num_rows - terms[1].file.num_rows) + 1
             else:
-                return None
-        return num_rows
+                return inf
+        subtracted, added = single
+        for key, count in added.items():
+            source = _source_of(key, sources, subtracted)
+            num_rows += count if source is None else abs(count - subtracted.pop(source)) + 1
+        return num_rows + subtracted.total()
 
     def __iter__(self) -> Iterator[tuple[_Term, ...]]:
         """Yield the files, a pair before and after where a file was masked."""
@@ -159,40 +176,41 @@ def net_changes(log: LogReader, view: LogView, since: int, now: Snapshot) -> Net
     gone = MapOutputs.of_table(old.map_outputs.table.filter(pc.invert(same)))
     same = pc.is_in(now.map_outputs.places, old.map_outputs.places)
     came = MapOutputs.of_table(now.map_outputs.table.filter(pc.invert(same)))
-    changed, oldest_needed = _Sum(), since
-    changed.add(-1, gone)
-    changed.add(+1, came)
-    if changed.has_both and since >= view.oldest and read_earlier is read_later:
-        changed, oldest_needed = _before_merges(log, view, since, later.version, changed)
-    inserted: list[MapOutput] = []
-    deleted: list[MapOutput] = []
+    known = _Known(_Sum(), since, {})
+    known.changed.add(-1, gone)
+    known.changed.add(+1, came)
+    if known.changed.has_both and since >= view.oldest and read_earlier is read_later:
+        known = _known_of(log, view, since, later.version, known.changed)
+    inserted, deleted = _ByOutput(list), _ByOutput(list)
     masked: list[tuple[MapOutput, MapOutput]] = []
-    for terms in changed:
-        before, after = terms[0], terms[-1]
+    for terms in known.changed:
+        before, after = (replace(one.output, files=(one.file,)) for one in (terms[0], terms[-1]))
         if len(terms) == 2:
-            masked.append((_with_file(before), _with_file(after)))
+            masked.append((before, after))
         else:
-            (inserted if after.sign > 0 else deleted).append(_with_file(after))
-    lost = {key_of(one) for one in (*deleted, *(before for before, _ in masked))}
+            (inserted if terms[0].sign > 0 else deleted)[key_of(after)].append(after)
+    lost = {*deleted, *(key_of(before) for before, _ in masked)}
+    rewritten = [
+        (deleted.pop(source), inserted.pop(key))
+        for key in [*inserted]
+        if (source := _source_of(key, known.sources, deleted)) is not None
+    ]
     return NetChanges(
         read_later,
         read_earlier,
         keys,
         by_subpartition,
-        oldest_needed,
-        inserted,
-        deleted,
+        known.oldest_needed,
+        [*chain.from_iterable(inserted.values())],
+        [*chain.from_iterable(deleted.values())],
         masked,
+        rewritten,
         _hidden(log, view, old, lost),
     )
 
 
 def _apart(outputs: Iterable[MapOutput]) -> Iterator[MapOutput]:
     return (replace(output, files=(file,)) for output in outputs for file in output.files)
-
-
-def _with_file(term: _Term) -> MapOutput:
-    return replace(term.output, files=(term.file,))
 
 
 def _earlier(log: LogReader, view: LogView, since: int) -> Snapshot:
@@ -211,32 +229,61 @@ def _earlier(log: LogReader, view: LogView, since: int) -> Snapshot:
 # What moved ---------------------------------------------------------------------------------------
 
 
-def _before_merges(
-    log: LogReader, view: LogView, since: int, now: int, changed: _Sum
-) -> tuple[_Sum, int]:
-    """Return the equal sum with the fewest rows, and the oldest version that has its files.
+class _Known(NamedTuple):
+    """What the log knows of a sum of files."""
+
+    changed: _Sum
+    """An equal sum."""
+    oldest_needed: int
+    """The oldest version that has its files."""
+    sources: Mapping[str, str]
+    """Of map outputs that a deletion wrote, the one without whose deleted rows each is."""
+
+
+def _known_of(log: LogReader, view: LogView, since: int, now: int, changed: _Sum) -> _Known:
+    """Return the equal sum with the fewest rows, and what deletions wrote again.
 
     Inputs of a merge take the place of what it wrote, from the last merge on.
     """
-    first = since
-    if any(since < number <= now for number in view.state.restored):
-        first = view.oldest  # a merge from before may be undone
-    best, fewest, oldest = changed, changed.num_rows, since
+    is_restored = any(since < number <= now for number in view.state.restored)
+    first = view.oldest if is_restored else since  # a merge from before may be undone
+    best, oldest = changed, since
     changed, needed = changed.copy(), since
+    sources: dict[str, str] = {}
     numbers = range(now, first, -1)
     for start in range(0, len(numbers), log.max_requests):
         for number, entry in log.records(numbers[start : start + log.max_requests]).items():
-            sign = changed.sign_of(entry.map_outputs) if entry.operation == "merge" else 0
-            before = log.record(number - 1).state.version if sign else 0
-            if before < max(view.oldest, 1):
+            if entry.operation not in ("merge", "delete"):
+                continue
+            before, outputs = log.record(number - 1).state.version, entry.map_outputs
+            sign = changed.sign_of(outputs)
+            if not sign and not {*sources.values()}.isdisjoint(map(key_of, outputs)):
+                sign = 1  # what a deletion wrote is followed to what it wrote again
+            if before < max(view.oldest, 1) or not sign:
                 continue
             inputs = log.version_at(view, before).map_outputs.among(decoded(entry.content.removed))
-            changed.add(-sign, entry.map_outputs)
-            changed.add(sign, inputs)
-            needed, num_rows = min(needed, before), changed.num_rows
-            if num_rows is not None and (fewest is None or num_rows < fewest):
-                best, fewest, oldest = changed.copy(), num_rows, needed
-    return best, oldest
+            if entry.operation == "merge":
+                changed.add(-sign, outputs)
+                changed.add(sign, inputs)
+                needed, num_rows = min(needed, before), changed.num_rows(sources)
+                if num_rows < best.num_rows(sources):
+                    best, oldest = changed.copy(), needed
+            elif not is_restored:
+                # A rollback gives rows back that a mask took before others were written again.
+                of_position = {one.position: key_of(one) for one in inputs}
+                for one in outputs:
+                    source = of_position.get(one.position, key_of(one))
+                    if source != key_of(one):  # else it is masked
+                        sources[key_of(one)] = source
+    return _Known(best, oldest, sources)
+
+
+def _source_of(key: str, sources: Mapping[str, str], deleted: Mapping[str, object]) -> str | None:
+    """Return which of some map outputs another is made of by deletions; None for none."""
+    source = sources.get(key)
+    while source is not None and source not in deleted:
+        source = sources.get(source)
+    return source
 
 
 # What may have been erased ------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from arrow_format.arrays.buffers import to_arrow, to_numpy
 from arrow_format.arrays.selection import joined, take
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.format.masks import RowMask, rows_beyond
+from arrow_format.format.regions import RegionKind
 from arrow_format.keys.hash_passes import in_passes
 from arrow_format.keys.key_numbers import key_numbers
 from arrow_format.log.commit_log import CommitLog
@@ -28,6 +29,7 @@ from arrow_format.log.net_changes import NetChanges, net_changes
 from arrow_format.log.outputs import MapOutputs, key_of
 from arrow_format.log.reader import translate_gone
 from arrow_format.log.snapshot import Snapshot
+from arrow_format.log.totals import sum_totals
 from arrow_format.log.version_names import parse_version_name, resolve_version
 from arrow_format.model import Mask
 from arrow_format.read.index_cache import IndexCache
@@ -35,6 +37,8 @@ from arrow_format.read.shuffle import BATCH_ROWS, Shuffle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from arrow_format.log.entry import LogEntry
     from arrow_format.log.reader import LogView
@@ -227,6 +231,10 @@ def _sides(shuffle: Shuffle, changes: NetChanges) -> list[_Side]:
             deleted.append(_only(pair[0], before, gone))
         if back:
             inserted.append(_only(pair[1], after, back))
+    for sources, written in changes.rewritten:
+        lost, kept = _where_rows_went(indexes, changes.later, sources, written)
+        deleted += lost
+        inserted += kept
     erased = [one for one in deleted if key_of(one) in changes.hidden]
     deleted = [one for one in deleted if key_of(one) not in changes.hidden]
     parts = (
@@ -241,6 +249,49 @@ def _sides(shuffle: Shuffle, changes: NetChanges) -> list[_Side]:
     ]
 
 
+def _where_rows_went(
+    indexes: IndexCache, version: LogEntry, before: Sequence[MapOutput], after: Sequence[MapOutput]
+) -> tuple[list[MapOutput], list[MapOutput]]:
+    """Return files and what was written of them, with the subpartitions alone that lost rows.
+
+    Nothing was added: a subpartition with as many rows has the same ones.
+    """
+    opened = [
+        [*indexes.indexes_of(version, [(one, one.files[0]) for one in files])]
+        for files in (before, after)
+    ]
+    n = version.num_subpartitions
+    old, new = (sum_totals([index.totals for index in of], n)[0] for of in opened)
+    is_changed = old != new
+    left: list[list[MapOutput]] = [[], []]
+    for files, of, kept in zip((before, after), opened, left, strict=True):
+        for output, index in zip(files, of, strict=True):
+            rows = {number: rows for number, rows in _rows_of(index, is_changed) if len(rows)}
+            if rows:
+                kept.append(_only(output, index, rows))
+    return left[0], left[1]
+
+
+def _rows_of(
+    index: PartitionedFileReader, is_wanted: NDArray[np.bool_]
+) -> Iterator[tuple[int, Int64Array]]:
+    """Yield each region of a file with its rows of wanted subpartitions, that no mask took.
+
+    A broadcast row is of all of them: if not all lost rows, none was broadcast.
+    """
+    gone = {} if index.mask is None else index.mask.rows()
+    for region in index.regions:
+        if region.kind is RegionKind.BROADCAST:
+            rows = np.arange(region.num_rows if is_wanted.all() else 0)
+        else:
+            ranks, edges = region.ranks_of_rows(0, region.num_rows)
+            ids = (ranks + region.first_subpartition) % index.metadata.num_subpartitions
+            rows = np.flatnonzero(np.repeat(is_wanted[ids % len(is_wanted)], np.diff(edges)))
+        if region.number in gone:
+            rows = np.setdiff1d(rows, gone[region.number], assume_unique=True)
+        yield region.number, rows
+
+
 def _shuffle_of(
     shuffle: Shuffle, changes: NetChanges, entry: LogEntry, outputs: Sequence[MapOutput]
 ) -> Shuffle:
@@ -253,10 +304,19 @@ def _only(
 ) -> MapOutput:
     """Return a map output of one file with some of its rows alone, by region."""
     (file,) = output.files
-    num_rows = sum(map(len, rows.values()))
     mask = RowMask.all_but(rows, [region.num_rows for region in index.regions])
     frame = mask.encode()
     described = Mask(
         mask.num_rows, number=1, frame=frame, length=len(frame), crc32=zlib.crc32(frame)
     )
-    return replace(output, files=(replace(file, num_rows=num_rows, mask=described),))
+    left = replace(
+        file,
+        num_rows=sum(map(len, rows.values())),
+        num_broadcast_rows=sum(
+            len(rows.get(region.number, ()))
+            for region in index.regions
+            if region.kind is RegionKind.BROADCAST
+        ),
+        mask=described,
+    )
+    return replace(output, files=(left,))

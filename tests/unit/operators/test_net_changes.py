@@ -16,6 +16,7 @@ from arrow_format.errors import (
     ShuffleNotFoundError,
 )
 from arrow_format.log import net_changes
+from arrow_format.operators import net_changes as compare
 from arrow_format.options import ReadOptions, ResultPartitionType, WriteOptions
 from arrow_shuffle import HashPartitioner, RoundRobinPartitioner, open_shuffle, write_shuffle
 from tests.support import customers
@@ -63,6 +64,11 @@ def inserts(*keys, v="a"):
 
 def deletes(*keys, v="a"):
     return [("delete", k, f"{v}{k}") for k in keys]
+
+
+def knows_nothing(log, view, since, now, changed):
+    """As where the entries of merges and deletions say nothing of what moved."""
+    return net_changes._Known(changed, since, {})
 
 
 @pytest.fixture
@@ -303,18 +309,56 @@ def test_merges_between_are_told_from_the_log(path, num_merges, monkeypatch):
     for output in open_shuffle(path, 2).map_outputs:
         (path / output.files[0].data_path).unlink()
     assert changes(path, 2) == expected
-    monkeypatch.setattr(
-        net_changes, "_before_merges", lambda log, view, since, now, changed: (changed, since)
-    )
+    monkeypatch.setattr(net_changes, "_known_of", knows_nothing)
     with pytest.raises(CorruptShuffleError):
         changes(path, 2)
 
 
+@pytest.mark.parametrize("num_erasures", [1, 2])
+def test_of_what_an_erasure_wrote_again_few_subpartitions_are_read(
+    tmp_path, num_erasures, monkeypatch
+):
+    rows = pa.table({"k": range(4_000), "v": [f"a{k}" for k in range(4_000)]})
+    write(tmp_path, rows, num_subpartitions=64, options=SMALL)
+    write(tmp_path, table(-1), num_subpartitions=64)
+    merge(tmp_path, "always")
+    mask(tmp_path, 5)
+    for key in range(num_erasures):
+        erase(tmp_path, 7 + key)
+    expected = [*(("erase", k, None) for k in [5, 7, 8][: 1 + num_erasures])]
+    compared = []
+
+    def counted(both, *how):
+        compared.append(both.num_rows)
+        return _net(both, *how)
+
+    _net = compare._net
+    monkeypatch.setattr(compare, "_net", counted)
+    for since in (1, 2, 3, 4):
+        inserted = inserts(-1) if since == 1 else []
+        assert changes(tmp_path, since) == [*expected[since == 4 :], *inserted]
+    assert max(compared) < 2 * len(rows) / 8
+    with monkeypatch.context() as patch:
+        patch.setattr(net_changes, "_known_of", knows_nothing)
+        assert changes(tmp_path, 3) == expected
+    assert max(compared) > len(rows)
+
+
+def test_an_erasure_after_a_rollback_over_a_mask(path):
+    """As many rows of a subpartition are not the same rows then."""
+    write(path, table(3, 3, v="b"))
+    mask(path, 3)
+    open_shuffle(path).rollback(3, undo_deletions=True)
+    keys = [k for k in range(10) if k != 3]
+    own = open_shuffle(path).subpartition_of(k=3)
+    other = next(k for k in keys if open_shuffle(path).subpartition_of(k=k) == own)
+    erase(path, other)
+    assert changes(path, 4) == [("erase", other, None), *inserts(3), *inserts(3, 3, v="b")]
+
+
 def test_rows_are_compared_where_the_log_cannot_tell(path, monkeypatch):
     """As where the entries of merges are gone: by subpartition, in as many passes as are needed."""
-    monkeypatch.setattr(
-        net_changes, "_before_merges", lambda log, view, since, now, changed: (changed, since)
-    )
+    monkeypatch.setattr(net_changes, "_known_of", knows_nothing)
     write(path, table(*range(100, 400)))
     merge(path)
     mask(path, 3, 104)
