@@ -16,6 +16,7 @@ from arrow_format.keys import hash_passes
 from arrow_format.keys.range_partitioner import RangePartitioner
 from arrow_format.options import ReadOptions
 from arrow_format.read import last_of_keys
+from arrow_format.read.version_reader import VersionReader
 from arrow_format.storage.local import PosixStorage
 from arrow_shuffle import BroadcastPartitioner, RoundRobinPartitioner, WriteOptions
 from tests.support.guarantees import guarantee
@@ -207,6 +208,31 @@ def test_several_passes_where_memory_is_short(tmp_path, monkeypatch):
     monkeypatch.setattr(last_of_keys, "in_passes", in_passes)
     assert latest.to_table().equals(whole)
     assert len(passes) > 3
+
+
+def test_a_few_subpartitions_at_a_time(tmp_path, monkeypatch):
+    shuffle = written(tmp_path / "s", generation(1, "open", range(5_000)), keys="k", n=16)
+    shuffle.append(generation(2, "closed", range(4_000)), options=FAST)
+    latest = shuffle.newest().latest_by("rev")
+    monkeypatch.setattr(ReadOptions, "group_bytes", 1 << 16)
+    ranges = []
+    original = VersionReader._passed_over
+
+    def passed_over(self, first, end, last):
+        ranges.append((first, end))
+        return original(self, first, end, last)
+
+    monkeypatch.setattr(VersionReader, "_passed_over", passed_over)
+    ways = [
+        lambda: latest.to_table().num_rows,
+        lambda: latest.to_table(ordered=False).num_rows,
+        lambda: latest.count_rows(filter="v < 0 OR k IS NOT NULL"),
+    ]
+    for read in ways:
+        ranges.clear()
+        assert read() == 5_000
+        assert len(ranges) > 2
+        assert [first for first, _ in ranges[1:]] == [end for _, end in ranges[:-1]]
 
 
 def test_what_it_is_described_as(latest):
