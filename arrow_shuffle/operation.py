@@ -95,8 +95,9 @@ class Rows(ABC):
             Spark's order, where a null is the smallest and NaN the greatest; of several with that
             value, the last in the order of the shuffle. It is chosen of all rows of the key, before
             ``filter`` and every filter that follows: a key whose last row is not open has no open
-            row. For shuffles to which newer rows of a key are appended; see
-            :meth:`Shuffle.latest_by`. All rows when None.
+            row. Columns of ``unique`` are the key, without any those of the partitioner. For
+            shuffles to which newer rows of a key are appended; see :meth:`Shuffle.latest_by`. All
+            rows when None.
 
         Returns
         -------

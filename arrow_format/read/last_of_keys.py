@@ -42,6 +42,8 @@ ROW_BYTES = 48
 def order_of_keys(rows: VersionFacts, column: str) -> OrderOfKeys:
     """Return by what the last row of each key is known, most of all by a column.
 
+    The key is what identifies a row; where nothing is said to, that of the partitioner.
+
     Raises
     ------
     OptionError
@@ -51,7 +53,7 @@ def order_of_keys(rows: VersionFacts, column: str) -> OrderOfKeys:
         that is known here.
     """
     what = f"latest_by={column!r}"
-    keys = partition_keys(rows)
+    keys = rows.unique or partition_keys(rows)
     why = ""
     if not isinstance(column, str):
         why = "expected the name of one column"
@@ -73,7 +75,7 @@ def order_of_keys(rows: VersionFacts, column: str) -> OrderOfKeys:
         msg = f"{what}: column {path!r} has the collation {collation}, and bytes are compared here"
         raise SchemaError(msg)
     ties = [key for key in rows.sort_by if key[0] != column]
-    return OrderOfKeys(tuple(keys), ((column, ORDERS[0]), *ties))
+    return OrderOfKeys(keys, ((column, ORDERS[0]), *ties))
 
 
 def passed_over(

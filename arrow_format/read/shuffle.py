@@ -273,6 +273,7 @@ class Shuffle(VersionFacts):
         greatest value of a column, in Spark's order, where a null is the smallest and NaN the
         greatest; of several with that value, the last in the order of :meth:`read`. It is chosen of
         all rows of the key, whatever a filter says of them, and each read, count and lookup obeys.
+        Columns of :attr:`unique` are the key; without any, those of the partitioner.
 
         To choose, a reader reads the column and the keys of a few subpartitions at a time, then
         their rows: of all rows that conditions on keys leave, which are the only ones that save

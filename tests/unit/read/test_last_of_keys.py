@@ -179,6 +179,16 @@ def test_a_shuffle_of_ranges(tmp_path):
     assert values(shuffle.newest().latest_by("rev").to_table()) == [2000 + k for k in range(KEYS)]
 
 
+def test_what_identifies_a_row_is_the_key(tmp_path):
+    rows = generation(1, "open", [1, 1, 2]).append_column("o", pa.array([10, 11, 10]))
+    shuffle = written(tmp_path / "s", rows, "k", n=N, unique=["k", "o"])
+    shuffle.upsert(rows.slice(1, 1).set_column(1, "rev", pa.array([2])), options=FAST)
+    latest = shuffle.newest().latest_by("rev")
+    assert sorted(latest.to_table()["o"].to_pylist()) == [10, 10, 11]
+    assert latest.where("o = 11").to_table()["rev"].to_pylist() == [2]
+    assert shuffle.where("o = 11 AND k = 1").latest_by("rev").count_rows() == 1
+
+
 def test_ties_are_decided_by_the_order_of_the_shuffle(tmp_path):
     tables = [generation(7, "open", [1, 2]), generation(7, "closed", [2])]
     shuffle = written(tmp_path / "s", tables[0], keys="k", n=N)
