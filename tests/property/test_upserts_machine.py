@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+import arrow_shuffle
 from arrow_format import (
     HashPartitioner,
     RangePartitioner,
@@ -55,7 +57,7 @@ class UpsertsMachine(RuleBasedStateMachine):
     def start(self, how, orders):
         self.path = Path(tempfile.mkdtemp()) / "s"
         self.names = {"customer": "customer", "number": "number", "state": "state"}
-        self.deletes_customers = len(how["partitioner"].keys) == 1
+        self.keys = ["customer", "number"][: len(how["partitioner"].keys)]
         write_shuffle(
             self.table(orders), self.path, unique=["customer", "number"], options=SMALL, **how
         )
@@ -112,7 +114,7 @@ class UpsertsMachine(RuleBasedStateMachine):
                 after = self.replaced(after, others)
             elif what == 1:
                 self.merge_all(by)
-            elif self.deletes_customers:
+            elif len(self.keys) == 1:
                 self.delete_customer(1, erase=False)
                 after = {key: state for key, state in after.items() if key[0] != 1}
             self.committed(after)
@@ -147,7 +149,7 @@ class UpsertsMachine(RuleBasedStateMachine):
 
     @rule(customer=CUSTOMERS, erase=st.booleans())
     def delete(self, customer, erase):
-        if not self.deletes_customers:
+        if len(self.keys) > 1:
             return
         self.delete_customer(customer, erase=erase)
         left = {key: state for key, state in self.orders.items() if key[0] != customer}
@@ -180,6 +182,27 @@ class UpsertsMachine(RuleBasedStateMachine):
         except ShuffleNotFoundError:
             return False
         return True
+
+    @rule(pick=st.integers(0, 5))
+    def what_changed(self, pick):
+        """Rows of a version, without the deleted ones and with the inserted, are those of now."""
+        since = [*self.versions][pick % len(self.versions)]
+        try:
+            changed = arrow_shuffle.open_shuffle(self.path).changes(since).read_all().to_pylist()
+        except ShuffleNotFoundError:
+            return  # it has expired, with a version that was rolled back to
+        found = {kind: Counter() for kind in ("insert", "delete", "erase")}
+        for row in changed:
+            names = self.keys if row["_change_type"] == "erase" else self.names
+            found[row["_change_type"]][tuple(row[self.names[name]] for name in names)] += 1
+        before, now = (
+            Counter((*key, state) for key, state in orders.items())
+            for orders in (self.versions[since], self.orders)
+        )
+        assert not (found["delete"] - before) | (found["insert"] - now)
+        left, target = before - found["delete"], now - found["insert"]
+        assert not target - left
+        assert Counter(row[: len(self.keys)] for row in left - target) == found["erase"]
 
     @invariant()
     def rows_are_those_of_the_model(self):
