@@ -21,7 +21,7 @@ from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import run_map_task
 from arrow_format.jobs.target import open_target
 from arrow_format.model import BROADCAST
-from arrow_shuffle import open_shuffle
+from arrow_shuffle import open_shuffle, write_shuffle
 from tests.support.exhaustive import examples
 from tests.support.foreign_writer import written_by
 from tests.support.guarantees import guarantee
@@ -39,14 +39,20 @@ APPEND = st.tuples(
     st.sampled_from(["append", "append", "append", "overwrite"]),
     st.tuples(st.lists(ROWS, min_size=1, max_size=3), st.integers(0, 2)),
 )
-STEPS = st.one_of(
-    APPEND,
-    APPEND,
+OTHERS = st.one_of(
     st.tuples(st.sampled_from(["mask", "mask", "erase"]), st.lists(KEYS, max_size=2)),
     st.tuples(st.just("merge"), st.sampled_from(["never", "always", "subpartition", "chosen"])),
     st.tuples(st.just("rollback"), st.integers(0, 9)),
     st.tuples(st.just("rename"), st.none()),
 )
+STEPS = st.one_of(APPEND, APPEND, OTHERS)
+UPSERT = st.tuples(
+    st.just("upsert"),
+    st.dictionaries(
+        st.integers(0, 5), st.tuples(st.sampled_from([None, 0.0, 1.5]), st.booleans()), max_size=5
+    ),
+)
+"""Values by key, and whether the key is deleted."""
 
 
 def every_third_for_all(ids, batch):
@@ -74,6 +80,14 @@ def write(path, mode, tasks, columns, name, broadcasts):
         parts = [batch.slice(at, 4) for at in range(0, len(rows), 4)]
         statuses.append(run_map_task(job, task, 0, parts))
     return commit_job(job, statuses, mode=mode)
+
+
+def feed(rows, name):
+    """A change feed that says of some keys what they are now, or that they are gone."""
+    values = [value for value, _ in rows.values()]
+    op = ["d" if is_gone else "u" for _, is_gone in rows.values()]
+    types = (pa.int64(), pa.float64(), pa.string())
+    return pa.table([*map(pa.array, (list(rows), values, op), types)], ["k", name, "op"])
 
 
 def rows_of(table):
@@ -116,37 +130,76 @@ def check(path, since, now, before, after, erased):
 @settings(max_examples=examples(40, 600))
 @given(APPEND, st.lists(STEPS, max_size=7), st.booleans())
 def test_old_rows_and_changes_are_the_new_rows(first, steps, broadcasts):
-    versions = {}
-    erased = []
-    names = {}
-    ids = {0: []}
     with tempfile.TemporaryDirectory() as path:
+        history = History(path)
         for what, argument in [("append", first[1]), *steps]:
-            newest = max(versions, default=0)
             if what in ("append", "overwrite"):
-                write(path, what, *argument, names.get(newest, "v"), broadcasts)
-            elif what in ("mask", "erase"):
-                keys = pa.table({"k": pa.array(argument, pa.int64())})
-                delete_rows(path, keys, erase=what == "erase", options=OPTIONS)
-                if what == "erase":
-                    erased.append((newest, argument))
-            elif what == "merge" and argument == "chosen":
-                merge_shuffle(path, by="map_output", options=OPTIONS)
-            elif what == "merge":
-                with contextlib.suppress(CommitConflictError):
-                    merge_by(path, argument, OPTIONS)
-            elif what == "rollback":
-                to = [*versions][argument % len(versions)]
-                rollback_shuffle(path, to, undo_deletions=True)
+                write(path, what, *argument, history.name, broadcasts)
             else:
-                old = names.get(newest, "v")
-                rename_columns(path, {old: NAMES[1 - NAMES.index(old)]})
-            shuffle = open_shuffle(path)
-            versions[shuffle.version] = Counter(rows_of(shuffle.to_table()))
-            names[shuffle.version] = shuffle.schema.names[1]
-            ids[shuffle.version] = [*shuffle.snapshot.newest.columns.by_name.values()]
-        for now, after in versions.items():
-            for since, before in {0: Counter(), **versions}.items():
+                history.do(what, argument)
+            history.note()
+        history.check()
+
+
+@guarantee("net changes")
+@settings(max_examples=examples(30, 400))
+@given(UPSERT, st.lists(UPSERT | UPSERT | OTHERS, max_size=7))
+def test_rows_that_were_replaced_are_deleted_and_inserted(first, steps):
+    with tempfile.TemporaryDirectory() as path:
+        history = History(path)
+        for what, rows in [first, *steps]:
+            if what == "upsert":
+                changes = feed(rows, history.name)
+                if history.versions:
+                    open_shuffle(path).upsert(changes, row_kind="op", options=OPTIONS)
+                else:
+                    write_shuffle(
+                        changes.drop_columns("op"), path, keys="k", unique="k", num_subpartitions=N,
+                        options=OPTIONS,
+                    )  # fmt: skip
+            else:
+                history.do(what, rows)
+            history.note()
+        history.check()
+
+
+class History:
+    """A shuffle, and the rows of each of its versions."""
+
+    def __init__(self, path):
+        self.path = path
+        self.versions, self.ids = {}, {0: []}
+        self.erased = []
+        self.name = "v"
+
+    def do(self, what, argument):
+        path = self.path
+        if what in ("mask", "erase"):
+            keys = pa.table({"k": pa.array(argument, pa.int64())})
+            delete_rows(path, keys, erase=what == "erase", options=OPTIONS)
+            if what == "erase":
+                self.erased.append((max(self.versions), argument))
+        elif what == "merge" and argument == "chosen":
+            merge_shuffle(path, by="map_output", options=OPTIONS)
+        elif what == "merge":
+            with contextlib.suppress(CommitConflictError):
+                merge_by(path, argument, OPTIONS)
+        elif what == "rollback":
+            to = [*self.versions][argument % len(self.versions)]
+            rollback_shuffle(path, to, undo_deletions=True)
+        else:
+            rename_columns(path, {self.name: NAMES[1 - NAMES.index(self.name)]})
+
+    def note(self):
+        shuffle = open_shuffle(self.path)
+        self.versions[shuffle.version] = Counter(rows_of(shuffle.to_table()))
+        self.ids[shuffle.version] = [*shuffle.snapshot.newest.columns.by_name.values()]
+        self.name = shuffle.schema.names[1]
+
+    def check(self):
+        """Compare each version with each before."""
+        for now, after in self.versions.items():
+            for since, before in {0: Counter(), **self.versions}.items():
                 if since <= now:
-                    seen = as_of(before, ids[since], ids[now])
-                    check(path, since, now, seen, after, erased)
+                    seen = as_of(before, self.ids[since], self.ids[now])
+                    check(self.path, since, now, seen, after, self.erased)

@@ -14,6 +14,7 @@ from arrow_format.errors import (
     ResultReleasedError,
     SchemaError,
     ShuffleNotFoundError,
+    ShuffleOverwrittenError,
 )
 from arrow_format.log import net_changes
 from arrow_format.operators import net_changes as compare
@@ -269,6 +270,28 @@ def test_a_row_that_was_replaced_is_deleted_and_inserted(path):
     assert changes(path, 2) == [*deletes(3), *inserts(3, v="b")]
     kinds = open_shuffle(path).changes(2).read_all()["_change_type"].to_pylist()
     assert kinds == ["delete", "insert"]
+
+
+def test_an_upsert_deletes_what_it_replaced_and_inserts_the_new_rows(tmp_path):
+    write(tmp_path, table(*range(10)), unique="k")
+    open_shuffle(tmp_path).upsert(table(3, 4, 20, v="b"), options=FAST)
+    expected = [*deletes(3, 4), *inserts(20, 3, 4, v="b")]
+    assert changes(tmp_path, 1) == expected
+    storage = RecordingStorage(str(tmp_path))
+    assert changes(storage, 2) == []
+    assert not storage.rounds
+    merge(tmp_path)
+    assert changes(tmp_path, 1) == expected
+    assert changes(tmp_path, 2) == []
+    open_shuffle(tmp_path).upsert(table(3, 5), options=FAST)
+    assert changes(tmp_path, 1) == [*deletes(4), *inserts(20, 4, v="b")], "3 and 5 are as before"
+    feed = pa.table({"k": [4, 20, 30], "v": ["a4", None, "a30"], "op": ["u", "d", "c"]})
+    open_shuffle(tmp_path).upsert(feed, row_kind="op", options=FAST)
+    assert changes(tmp_path, 1) == inserts(30)
+    with pytest.raises(ShuffleOverwrittenError, match=r"version 5 replaced rows by an upsert"):
+        open_shuffle(tmp_path).added(4)
+    erase(tmp_path, 3)
+    assert changes(tmp_path, 1) == [("erase", 3, None), *inserts(30)]
 
 
 def test_equal_rows_are_counted(path):
