@@ -44,7 +44,7 @@ class BackPressureTimeoutError(ShuffleError):
 
 
 class ShuffleOverwrittenError(ShuffleError):
-    """A version replaced all rows while a reader follows what is appended to earlier versions."""
+    """A version replaced rows while a reader follows what is appended to earlier versions."""
 
 
 class ShuffleExistsError(ShuffleError):

@@ -42,7 +42,8 @@ ADVICE = {
     ),
     "ShuffleOverwrittenError": (
         "Start the [stream](../guide/streams-and-results.md#source) with a new checkpoint, or set"
-        " `onOverwrite` to `deliver`."
+        " `onOverwrite` to `deliver`. What an upsert replaced,"
+        " [`changes(since=)`](../guide/long-lived-tables.md#what-changed) says."
     ),
     "ShuffleExistsError": "Choose another path or another [mode](../guide/writing.md#modes).",
     "SchemaError": (

@@ -256,6 +256,22 @@ def test_columns_and_the_subpartition(path):
 
 
 @guarantee("overwritten streams")
+@pytest.mark.parametrize("overwrites", ["fail", "deliver"])
+def test_upserts_are_errors_that_name_their_version(tmp_path, overwrites):
+    rows = pa.table({"k": range(5), "v": range(5)})
+    write_rows(tmp_path, rows, "k", unique="k")
+    _, end = run(reader_of(tmp_path))
+    write_rows(tmp_path, rows.slice(2), "k", mode="upsert")
+    write_rows(tmp_path, pa.table({"k": [7], "v": [70]}), "k", mode="append")
+    reader = reader_of(tmp_path, onOverwrite=overwrites)
+    message = r"version 2 replaced rows by an upsert, .*changes\(since=1\) says"
+    with pytest.raises(ShuffleOverwrittenError, match=message):
+        rows_of(reader, end, reader.latestOffset(end, ALL))
+    later = reader_of(tmp_path, startingVersion=3)
+    assert [row["v"] for row in rows_of(later, *whole(later))] == [70]
+
+
+@guarantee("overwritten streams")
 def test_overwrites(path):
     _, end = run(reader_of(path))
     add(path, 60, mode="overwrite")
