@@ -286,6 +286,53 @@ class Maintained:
             self._storage, version, expected_version=expected_version, undo_deletions=undo_deletions
         )
 
+    def alter(
+        self, *, unique: str | Sequence[str], expected_version: int | None = None
+    ) -> Alteration:
+        """Say which columns identify a row, after a look at all rows; no file is written.
+
+        .. code-block:: python
+
+            prices = pa.table({"item": [1, 2], "price": [9.5, 3.0]})
+            arrow_shuffle.write_shuffle(prices, "/data/catalog", keys="item")
+            arrow_shuffle.open_shuffle("/data/catalog").alter(unique="item")
+
+        From this version on rows can be replaced by :meth:`upsert`, and appends are compared with
+        the rows that are there, those that began before too.
+
+        Parameters
+        ----------
+        unique
+            As for :func:`~arrow_shuffle.write_shuffle`; empty: nothing identifies a row any more.
+        expected_version
+            Only if no rows were added or taken away, and no columns altered, after that version;
+            None: do not ask.
+
+        Returns
+        -------
+        Alteration
+            The new version.
+
+        Raises
+        ------
+        DuplicateKeyError
+            Two rows are equal in the columns, or one of these is null.
+        OptionError, SchemaError
+            The columns cannot identify a row: one is missing or of a type that is no key, they lack
+            a key of the partitioner, or rows are combined or placed without keys.
+        ShuffleNotFoundError
+            There is no shuffle.
+        CommitConflictError
+            Rows were changed after the expected version; commits of a stream wait to be flushed; or
+            the result was released.
+        StorageError
+            The log could not be written. Its subclass UnsettledCommitError: the store did not
+            answer.
+        """
+        from arrow_format.jobs.identify import identify_rows
+
+        return identify_rows(self._storage, unique, expected_version=expected_version)
+
     def rename_columns(
         self, names: Mapping[str, str], *, expected_version: int | None = None
     ) -> Alteration:

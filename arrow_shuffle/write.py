@@ -114,7 +114,7 @@ def write_shuffle(
         Name or names of the columns that identify a row, those that decide its subpartition among
         them: ``unique=["customer", "order_id"]`` of ``keys="customer"``. No two rows may be equal
         in all of them, and none may be null: each write is compared with the rows that are there,
-        and refused. Given at the first write; later ones leave it out.
+        and refused. Given at the first write, or by :meth:`Shuffle.alter`; others leave it out.
     mode
         errorifexists, overwrite, append, upsert or ignore. ``upsert`` appends rows which replace
         those that are equal in the columns of ``unique``, in one version.

@@ -11,12 +11,13 @@ from arrow_format.keys.key_numbers import key_numbers
 from arrow_format.read.key_search import keys_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
     from arrow_format.log.entry import LogEntry
-    from arrow_format.model import Int32Array, Int64Array
+    from arrow_format.model import Int32Array, Int64Array, MapOutput
+    from arrow_format.read.index_cache import IndexCache
     from arrow_format.read.partitioned_file import PartitionedFileReader
 
 MOST_KEYS = 1 << 22
@@ -46,6 +47,23 @@ def unique_keys(
     ]
     ids = np.concatenate([np.empty(0, np.int32), *(ids for ids, _ in parts)])
     return pa.RecordBatch.from_arrays(columns, [field.name for field in fields]), ids
+
+
+def problem_of_rows(
+    outputs: Sequence[MapOutput], version: LogEntry, indexes: IndexCache, num_rows: Int64Array
+) -> str | None:
+    """Return why columns do not identify the rows of map outputs; None where they do.
+
+    ``version`` says which columns, and ``num_rows`` has the rows of each subpartition: some
+    subpartitions are compared at a time. Raises as :func:`unique_keys`.
+    """
+    for wanted in groups_of(num_rows):
+        files = [(output, file) for output in outputs for file in output.files]
+        keys, _ = unique_keys(indexes.indexes_of(version, files), version, wanted)
+        problem = problem_of_keys(keys)
+        if problem is not None:
+            return problem
+    return None
 
 
 def problem_of_keys(keys: pa.RecordBatch) -> str | None:

@@ -18,7 +18,7 @@ from arrow_format.read.placement_check import PlacementCheck, placement_check
 from arrow_format.read.presentation import count_of, format_bytes
 from arrow_format.read.statistics_check import StatisticsCheck
 from arrow_format.read.totals import totals_of
-from arrow_format.read.unique_keys import groups_of, problem_of_keys, unique_keys
+from arrow_format.read.unique_keys import problem_of_rows
 from arrow_format.read.whole_file import check_file
 from arrow_format.report import Report
 
@@ -172,18 +172,14 @@ def verify_snapshot(
 def _check_keys(
     storage: Storage, snapshot: Snapshot, indexes: IndexCache, num_rows: Int64Array
 ) -> None:
-    """Check that columns identify the rows of a version, some subpartitions at a time."""
-    version = snapshot.newest
-    for wanted in groups_of(num_rows):
-        files = [(output, file) for output in snapshot.map_outputs for file in output.files]
-        keys, _ = unique_keys(indexes.indexes_of(version, files), version, wanted)
-        problem = problem_of_keys(keys)
-        if problem is not None:
-            msg = (
-                f"{storage.root}: {problem}, in version {snapshot.version}: a writer did not keep "
-                "to it. Write the rows that are right to another shuffle"
-            )
-            raise CorruptShuffleError(msg)
+    """Check that columns identify the rows of a version."""
+    problem = problem_of_rows(snapshot.map_outputs, snapshot.newest, indexes, num_rows)
+    if problem is not None:
+        msg = (
+            f"{storage.root}: {problem}, in version {snapshot.version}: a writer did not keep to "
+            "it. Write the rows that are right to another shuffle"
+        )
+        raise CorruptShuffleError(msg)
 
 
 def _check_file(

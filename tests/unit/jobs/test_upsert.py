@@ -21,16 +21,18 @@ from arrow_format.jobs import unique_rows as unique_keys_of_commits
 from arrow_format.jobs.alter import drop_columns, rename_columns
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.delete_rows import delete_rows
+from arrow_format.jobs.identify import identify_rows
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.merge import merge_shuffle
 from arrow_format.jobs.rollback import rollback_shuffle
 from arrow_format.jobs.write import write_shuffle
-from arrow_format.keys.partitioner import ColumnPartitioner
+from arrow_format.keys.partitioner import ColumnPartitioner, HashPartitioner
 from arrow_format.read import unique_keys
 from arrow_format.read.shuffle import open_shuffle
 from arrow_format.streaming.consumption import release_shuffle
 from arrow_format.write.merge_policy import MergePolicy
 from arrow_shuffle.write import append_shuffle
+from tests.support.foreign_writer import append_misplaced
 from tests.support.guarantees import guarantee
 from tests.support.interrupted_storage import before_first_entry
 from tests.support.logs import log_of
@@ -323,6 +325,65 @@ def test_keys_that_a_writer_doubled_are_found(path: Path, monkeypatch: pytest.Mo
     (problem,) = open_shuffle(path).verify(raise_on_damage=False).problems
     assert "a writer did not keep to it" in str(problem)
     assert open_shuffle(path, 3).verify().ok
+
+
+def test_columns_that_identify_a_row_are_said_later(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    create(path, {(1, 10): "old", (1, 11): "old"}, unique=None)
+    with before_first_entry(lambda: append_shuffle(table({(2, 10): "other"}), path)):
+        identify_rows(path, UNIQUE)
+    assert open_shuffle(path).unique == UNIQUE
+    upsert(path, {(2, 10): "new"})
+    assert orders_in(path) == {(1, 10): "old", (1, 11): "old", (2, 10): "new"}
+    identify_rows(path, ())
+    append_shuffle(table({(2, 10): "twice"}), path)
+    with pytest.raises(DuplicateKeyError, match="1 of the rows have the key of another one"):
+        identify_rows(path, UNIQUE)
+    assert open_shuffle(path).unique == ()
+
+
+def test_an_append_that_began_before_is_compared_too(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    create(path, {(1, 10): "old"}, unique=None)
+    with (
+        before_first_entry(lambda: identify_rows(path, UNIQUE)),
+        pytest.raises(DuplicateKeyError, match="the key of a row that is there"),
+    ):
+        append_shuffle(table({(1, 10): "new"}), path)
+
+
+def test_rows_that_are_added_meanwhile_are_looked_at_too(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    create(path, {(1, 10): "old"}, unique=None)
+    with (
+        before_first_entry(lambda: append_shuffle(table({(1, 10): "twice"}), path)),
+        pytest.raises(DuplicateKeyError, match="'customer': 1, 'order': 10"),
+    ):
+        identify_rows(path, UNIQUE)
+    with pytest.raises(OptionError, match="partitioned by 'customer'"):
+        identify_rows(path, "order")
+
+
+def test_where_some_rows_lie_elsewhere_nothing_identifies_them(tmp_path: Path) -> None:
+    rows = table({(1, 10): "a", (2, 10): "a"})
+    append_misplaced(
+        tmp_path / "s", rows, HashPartitioner("customer"), lambda ids, _: 1 - ids,
+        num_subpartitions=2,
+    )  # fmt: skip
+    with pytest.raises(OptionError, match="some rows do not lie where the partitioner places them"):
+        identify_rows(tmp_path / "s", UNIQUE)
+
+
+def test_rows_that_wait_keep_a_shuffle_from_having_an_identity(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    create(path, {(1, 10): "old"}, unique=None)
+    job = begin(path, table({}).schema, n=4, partitioner=partitioner_of(path))
+    rows = table({(1, 10): "waits"}).to_batches()
+    commit_job(job, [run_map_task(job, 0, 0, rows)], mode="append", pending=True)
+    with pytest.raises(SchemaError, match="Rows that wait to be flushed have these"):
+        create(path, {(1, 10): "new"}, mode="overwrite")
+    with pytest.raises(CommitConflictError, match="wait to be flushed"):
+        identify_rows(path, UNIQUE)
 
 
 # What others do meanwhile ------------------------------------------------------------------------
