@@ -103,8 +103,9 @@ class ShuffleReceipt(Report):
         )
 
     def _lines(self) -> Iterator[str]:
-        empty = self._num_empty()
-        subpartitions = count_of(self.num_subpartitions, f"({empty:,} empty) subpartition")
+        # How many rows each subpartition has more says nothing where others were replaced.
+        empty = "" if self.num_replaced else f"({self._num_empty():,} empty) "
+        subpartitions = count_of(self.num_subpartitions, f"{empty}subpartition")
         yield (
             (f"{self.where}: " if self.where else "")
             + f"shuffle {self.path} version {self.version}: {count_of(self.num_rows, 'row')}, "

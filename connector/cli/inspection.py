@@ -129,6 +129,7 @@ class ShuffleFacts:
     partitioner: Mapping[str, Any]
     sort_by: SortBy
     combine: Mapping[str, str]
+    unique: tuple[str, ...]
     result_type: str
     consumers: Mapping[str, int]
     """Version up to which each consumer has consumed; empty where that cannot be read."""
@@ -174,6 +175,7 @@ def inspect_shuffle(shuffle: Shuffle) -> ShuffleFacts:
         partitioner=dict(entry.partitioner),
         sort_by=shuffle.sort_by,
         combine=shuffle.combine,
+        unique=shuffle.unique,
         result_type=shuffle.result.type.name,
         consumers=_if_readable(ConsumerRegistry(shuffle.storage).all_progress, {}),
         tags=tags,

@@ -56,6 +56,7 @@ def show_facts(console: Console, facts: ShuffleFacts) -> None:
         f"{count_of(facts.num_subpartitions, 'subpartition')} by {partitioner}, "
         + (f"sorted by {printable(order_text(facts.sort_by))}, " if facts.sort_by else "")
         + (f"combined by {printable(combine_text(facts.combine))}, " if facts.combine else "")
+        + (f"rows identified by {printable(', '.join(facts.unique))}, " if facts.unique else "")
         + f"format version {facts.format_version}"
     )
     for text in result_lines(facts):

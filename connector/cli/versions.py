@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from arrow_format.errors import OptionError
+from arrow_format.option_fields import parse_names
 from connector.cli.output import (
     FOUND_WRONG,
     JsonOption,
@@ -55,15 +56,33 @@ def alter(
         list[str],
         typer.Option(metavar="COLUMN", help="Drop a column; it erases nothing. May be repeated."),
     ] = [],  # noqa: B006
+    unique: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B", help="Say what identifies a row, after a look at all; '' for nothing."
+        ),
+    ] = None,
     expected_version: Annotated[
         int | None,
         typer.Option(help="Alter only if rows and columns were not changed after this version."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Commit a new version with other names of columns, or without some; no file changes."""
-    from arrow_format.jobs.alter import alter_columns
+    """Commit a new version with other names of columns, or without some; no file changes.
 
+    Or say which columns identify a row, so that rows can be replaced.
+    """
+    from arrow_format.jobs.alter import alter_columns
+    from arrow_format.jobs.identify import identify_rows
+
+    if unique is not None:
+        if rename or drop:
+            msg = "--unique: columns are renamed or dropped in a version of their own"
+            raise OptionError(msg)
+        names_of_key = parse_names(unique) if unique else ()
+        altered = identify_rows(path, names_of_key, expected_version=expected_version)
+        show(altered, as_json=as_json)
+        return
     names = dict(_old_and_new(pair) for pair in rename)
     if len(names) < len(rename):
         msg = f"--rename {' '.join(rename)}: a column is named twice"

@@ -71,6 +71,22 @@ def test_alter(path, command):
 
 
 @pytest.mark.slow
+def test_columns_that_identify_a_row(path, command):
+    assert command("alter", path, "--unique", "p,v")[0] == 0
+    assert open_shuffle(path).unique == ("p", "v")
+    assert "rows identified by p, v, format version 1" in command("inspect", path)[1]
+    for arguments, code, problem in (
+        (["--unique", "p"], 1, "of the rows have the key of another one"),
+        (["--unique", "v"], 2, "partitioned by 'p'"),
+        (["--unique", "p,v", "--drop", "s"], 2, "in a version of their own"),
+    ):
+        status, text = command("alter", path, *arguments)
+        assert (status, problem in text) == (code, True), text
+    assert command("alter", path, "--unique", "")[0] == 0
+    assert open_shuffle(path).unique == ()
+
+
+@pytest.mark.slow
 def test_tags(path, command):
     assert command("tag", path, "release-7", "--version", 2) == (
         0,
