@@ -28,7 +28,7 @@ from arrow_format.read.key_search import Matches, keys_in, search
 from arrow_format.read.unique_keys import groups_of, problem_of_keys, text_of_key, unique_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import NoReturn
 
     from numpy.typing import NDArray
@@ -95,10 +95,11 @@ class UniqueRows:
         there = {} if operation == "overwrite" else self._there(view)
         unknown = {place: there[place] for place in there if place not in self._found}
         if unknown or self._kept is None:
-            for place, output in unknown.items():
-                self._found[place] = [Matches() for _ in output.files]
+            # Kept when it is complete: a commit tries again where a file was removed meanwhile.
+            found = {place: [Matches() for _ in output.files] for place, output in unknown.items()}
             for keys in self._keys(version, own):
-                self._search(version, keys, unknown)
+                self._search(version, keys, unknown, found)
+            self._found |= found
         holding = {
             place: output
             for place, output in there.items()
@@ -130,17 +131,18 @@ class UniqueRows:
         if self._kept:
             yield from self._kept
             return
-        self._kept = []
+        kept = []
         for wanted in self._groups:
             keys = self._read_keys(version, own, wanted)
             if len(self._groups) == 1:
-                self._kept.append(keys)
+                kept.append(keys)
             yield keys
         if self._gone is not None and self._gone.num_rows:
             keys = self._gone_keys(version, self._gone)
             if len(self._groups) <= 1:
-                self._kept.append(keys)
+                kept.append(keys)
             yield keys
+        self._kept = kept
 
     def _gone_keys(self, version: LogEntry, gone: pa.RecordBatch) -> KeySet:
         """Return the keys of which no row is left; raises DuplicateKeyError and SchemaError."""
@@ -165,15 +167,21 @@ class UniqueRows:
             msg = f"{self._root}: {problem}. Nothing was committed: keep one row of each key"
             raise DuplicateKeyError(msg)
 
-    def _search(self, version: LogEntry, keys: KeySet, outputs: Mapping[str, MapOutput]) -> None:
-        """Add what map outputs have of keys to what was found."""
+    def _search(
+        self,
+        version: LogEntry,
+        keys: KeySet,
+        outputs: Mapping[str, MapOutput],
+        found: Mapping[str, Sequence[Matches]],
+    ) -> None:
+        """Add what map outputs have of keys to what was found of them."""
         places = [(place, i) for place, output in outputs.items() for i in range(len(output.files))]
         files = [(output, file) for output in outputs.values() for file in output.files]
         indexes = self._indexes.indexes_of(version, files)
         by_file = search(indexes, keys, version.data_schema, ignore, with_rows=True)
         for number, matches in by_file.items():
             place, i = places[number]
-            self._found[place][i].add(matches)
+            found[place][i].add(matches)
 
     def _masked(self, version: LogEntry, place: str, output: MapOutput) -> MaskedRows:
         files = [(output, file) for file in output.files]

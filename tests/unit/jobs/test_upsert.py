@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from arrow_format.errors import (
     SchemaError,
     ShuffleNotFoundError,
 )
-from arrow_format.jobs import unique_rows as unique_keys_of_commits
+from arrow_format.jobs import unique_rows
 from arrow_format.jobs.alter import drop_columns, rename_columns
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.delete_rows import delete_rows
@@ -317,7 +318,7 @@ def test_keys_that_a_writer_doubled_are_found(path: Path, monkeypatch: pytest.Mo
     delete_rows(path, {"customer": [2]}, erase=False, options=FAST)
     assert open_shuffle(path).verify().ok
     with monkeypatch.context() as patch:
-        patch.setattr(unique_keys_of_commits, "search", lambda *_, **__: {})
+        patch.setattr(unique_rows, "search", lambda *_, **__: {})
         append_shuffle(table({(1, 11): "newer", (3, 3): "newer"}), path)
     message = r"2 of the rows have the key of another one, such as .*, in version 4"
     with pytest.raises(CorruptShuffleError, match=message):
@@ -431,6 +432,28 @@ def test_an_append_is_refused_where_another_writer_brought_its_key(
     ):
         append_shuffle(table({(9, 9): "new"}), path)
     assert orders_in(path)[9, 9] == "other"
+
+
+@guarantee("upserts")
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_a_search_that_could_not_be_ended_counts_for_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    """A commit decides again where what it read was removed, and others went on."""
+    monkeypatch.setattr(unique_keys, "MOST_KEYS", 1)
+    real, calls = unique_rows.search, count(1)
+
+    def search(*args, **how):
+        if next(calls) == at:
+            append_shuffle(table({(9, at): "other"}), path)
+            raise CorruptShuffleError(args[0] and "a file is gone")
+        return real(*args, **how)
+
+    monkeypatch.setattr(unique_rows, "search", search)
+    upsert(path, {(1, 11): "new", (2, 10): "new", (3, 3): "new", (9, at): "new"})
+    assert orders_in(path) == {
+        (1, 10): "old", (1, 11): "new", (2, 10): "new", (3, 3): "new", (9, at): "new"
+    }  # fmt: skip
 
 
 @guarantee("upserts")
