@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 from arrow_format.errors import OptionError
 from arrow_format.ingest.source import source_of
+from arrow_format.jobs.commit import find_receipt
 from arrow_format.jobs.write import AppendArguments, LocalTasks, Write, WriteArguments, net_upsert
 from arrow_format.read.presentation import format_bytes
 from connector.session import active_session, is_session_active, session_of
@@ -245,9 +246,20 @@ def append_shuffle(
                 "reduce them before: upsert the rows that are there, and delete the others"
             )
             raise OptionError(msg)
+        from arrow_shuffle.operation import Rows as RowsOfShuffle
+
+        if isinstance(source, RowsOfShuffle):
+            msg = (
+                f"row_kind={row_kind!r}: rows of a shuffle come by subpartition, not in the order "
+                "of the changes; give a table in that order, source.to_table().sort_by('lsn')"
+            )
+            raise OptionError(msg)
+        before = find_receipt(write.storage, write.transaction)
+        if before is not None:
+            return before
         given = source_of(source, columns=columns, filter=filter)
-        write, source = net_upsert(write, given, row_kind, for_spark=for_spark)
-        return _run_here(write, source, for_spark=for_spark)
+        write, rows = net_upsert(write, given, row_kind, for_spark=for_spark)
+        return _run_here(write, rows, for_spark=for_spark)
     return _run(write, source, session, columns, filter, num_map_tasks, for_spark=for_spark)
 
 

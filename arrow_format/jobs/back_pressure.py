@@ -65,7 +65,7 @@ def unconsumed_after(log: CommitLog, consumed: int, consumer: str | None) -> Unc
             if entry.adds_rows:
                 if entry.overwrites and consumer is None:
                     sizes.clear()  # a first consumer does not get what was overwritten before
-                sizes.append(entry.num_bytes)
+                sizes.append(entry.own_sums[2])
         return Unconsumed(consumer, consumed, len(sizes), sum(sizes))
 
     return log.read(measure)

@@ -104,7 +104,8 @@ def commit_job(
     expected_version
         Commit only if no rows were added or taken away after that version; None: do not ask.
     gone
-        Of an upsert: keys of which no row is left, the columns that identify one; None for none.
+        Of an upsert: keys of which no row is left, the columns that identify one, called by their
+        ids; None for none.
 
     Raises
     ------

@@ -96,8 +96,8 @@ def _history(log: CommitLog, view: LogView) -> tuple[CommittedVersion, ...]:
             version=entry.version,
             committed_at=datetime.fromtimestamp(entry.committed_at_ms / 1000, UTC),
             operation=entry.operation,
-            num_outputs=entry.num_outputs,
-            num_rows=entry.num_rows,
+            num_outputs=entry.own_sums[0],
+            num_rows=entry.own_sums[1],
             num_bytes=entry.num_bytes,
             transaction=(
                 None

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from arrow_format.errors import DuplicateKeyError, OptionError
+from arrow_format.errors import CommitConflictError, DuplicateKeyError, OptionError
+from arrow_format.filters.spark_rules import char_lengths
 from arrow_format.jobs.alter import Alteration
 from arrow_format.jobs.cleanup import publish
 from arrow_format.keys.row_identity import check_unique
@@ -37,8 +38,9 @@ def identify_rows(
     storage = open_storage(path)
     check_there(storage)
     log = CommitLog(storage)
-    indexes = IndexCache(storage)
-    checked: tuple[int, tuple[int, ...]] | None = None
+    checked = 0
+    """The content of the version whose rows were looked at; 0 before that."""
+    meant: tuple[int, ...] | None = None
 
     def check(snapshot: Snapshot, version: LogEntry) -> None:
         if not snapshot.map_outputs.placed.all():
@@ -48,25 +50,35 @@ def identify_rows(
             )
             raise OptionError(msg)
         num_rows, _ = totals_of(snapshot, storage.root)
+        # An index keeps the names that it was given: another one for each look.
+        indexes = IndexCache(storage)
         problem = problem_of_rows(snapshot.map_outputs, version, indexes, num_rows)
         if problem is not None:
             msg = f"{storage.root}: {problem}; nothing was changed"
             raise DuplicateKeyError(msg)
 
     def decide(view: LogView) -> LogEntry:
-        nonlocal checked
+        nonlocal checked, meant
         check_needs("alter", log, view, Claims(expected_version))
         shape = view.state.shape
         assert shape is not None  # since there is a version
-        names = check_unique(shape.data_schema, unique, shape.partitioner, shape.combine)
+        padded = char_lengths(shape.spark_schema)
+        names = check_unique(shape.data_schema, unique, shape.partitioner, shape.combine, padded)
         ids = tuple(shape.columns.by_name[name] for name in names)
+        if meant not in (None, ids):
+            msg = (
+                f"{storage.root}: another writer altered the columns {', '.join(names)} meanwhile; "
+                "nothing was changed. Look at the newest version, then try again"
+            )
+            raise CommitConflictError(msg)
+        meant = ids
         entry = draft(view, "alter", state={"shape": replace(shape, unique=ids)})
         # What was added since the rows were looked at was not; merges and deletions add nothing.
-        if ids and checked != (view.state.content, ids):
+        if ids and checked != view.state.content:
             snapshot = log.snapshot_of(view)
             assert snapshot is not None
             check(snapshot, entry)
-            checked = view.state.content, ids
+            checked = view.state.content
         return entry
 
     entry = publish(log, decide, "the columns that identify a row were set")

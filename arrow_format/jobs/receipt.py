@@ -109,7 +109,7 @@ class ShuffleReceipt(Report):
         yield (
             (f"{self.where}: " if self.where else "")
             + f"shuffle {self.path} version {self.version}: {count_of(self.num_rows, 'row')}, "
-            + (f"of which {self.num_replaced:,} replaced others, " if self.num_replaced else "")
+            + (f"in the place of {self.num_replaced:,}, " if self.num_replaced else "")
             + f"{format_bytes(self.num_bytes)} on disk, "
             f"{count_of(self.num_map_outputs, 'map output')}, {subpartitions}"
             + ("; committed before, and nothing was written now" if self.is_repetition else "")

@@ -110,7 +110,10 @@ def _dropped(storage: Storage, log: LogReader, snapshot: Snapshot, through: int)
         if number >= snapshot.newest.state.oldest:
             entry = log.record(number)
             keys = entry.map_outputs.keys
-            if entry.adds_rows and len(left.among(keys)) == len(keys):
+            held = left.among(keys)
+            # Totals of an upsert are less what it masked, and masks of later entries took more.
+            is_whole = len(held) == len(keys) and bool((held.mask_numbers == 0).all())
+            if entry.adds_rows and is_whole:
                 parts.append(entry.totals)
                 left = left.without(keys)
     parts.append(totals_in_indexes(snapshot.newest, left, IndexCache(storage)))

@@ -124,6 +124,13 @@ def check_mode_allows(job: ShuffleJob, mode: str, newest: LogEntry | None) -> No
         )
         raise ShuffleExistsError(msg)
     elif keeps_rows(mode):
+        if mode == "upsert" and newest.result.type.is_pipelined:
+            msg = (
+                f"{storage.root}: mode='upsert': is a {newest.result.type.name} result, whose "
+                "consumers get the rows that are added, and never what replaces others; nothing "
+                "was changed. Append to it, or keep what is upserted in a shuffle of its own"
+            )
+            raise OptionError(msg)
         _check_appendable(job, newest)
 
 
@@ -257,8 +264,9 @@ def _differences(job: ShuffleJob, existing: LogEntry) -> Iterator[str]:
     identity = existing.shape.unique_names
     if job.unique and set(job.unique) != set(identity):
         yield (
-            f"was written with unique={list(identity)}; cannot append rows with "
-            f"unique={list(job.unique)}. Leave it out"
+            f"rows are identified by {', '.join(identity) or 'nothing'}; cannot append rows that "
+            f"{', '.join(job.unique)} identify. Leave unique out; where another writer changed it "
+            "meanwhile, write the rows again"
         )
     if not _combines_alike(job, existing):
         yield (

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from arrow_format.errors import DuplicateKeyError
+from arrow_format.errors import CommitConflictError, DuplicateKeyError
 from arrow_format.filters.keys import stored_keys, subpartitions_of_keys
 from arrow_format.jobs.mask_rows import MaskedRows, mask_rows
 from arrow_format.keys.key_set import KeySet
@@ -55,7 +55,7 @@ class UniqueRows:
     """Looks for rows that have the identity of those of a job. For one commit.
 
     ``num_rows`` are the rows of each subpartition that the job has; of the keys ``gone``, which it
-        has no row of, none is left.
+        has no row of, none is left: their columns are called by their ids.
     """
 
     def __init__(
@@ -146,8 +146,16 @@ class UniqueRows:
 
     def _gone_keys(self, version: LogEntry, gone: pa.RecordBatch) -> KeySet:
         """Return the keys of which no row is left; raises DuplicateKeyError and SchemaError."""
-        names = [*version.shape.unique_names]  # what its columns are called now
-        keys = stored_keys(gone.rename_columns(names), names, version.data_schema)
+        shape, ids = version.shape, {str(id_) for id_ in version.shape.unique}
+        if ids != {*gone.schema.names}:
+            msg = (
+                f"{self._root}: other columns ({', '.join(shape.unique_names)}) identify a row "
+                "than when the changes were read; nothing was committed. Upsert them again"
+            )
+            raise CommitConflictError(msg)
+        names = [*shape.unique_names]  # what its columns are called now
+        columns = [gone[str(id_)] for id_ in shape.unique]
+        keys = stored_keys(pa.RecordBatch.from_arrays(columns, names), names, version.data_schema)
         self._check(keys)
         partitioner = partitioner_from_description(version.partitioner)
         assert isinstance(partitioner, Partitioner)  # or nothing could identify a row

@@ -359,12 +359,23 @@ def net_upsert(
             f"{write.storage.root} identify a row (unique=[...] at its first write)"
         )
         raise OptionError(msg)
+    if row_kind in shape.data_schema.names:
+        msg = (
+            f"row_kind={row_kind!r}: {write.storage.root} has such a column, of which the rows "
+            "would have no value; rename it in the changes"
+        )
+        raise OptionError(msg)
     scan = source.plan(for_spark=for_spark, num_tasks=1)
     stored = data_schema(scan.schema)
     batches = [rows for batch in scan.read(0) for rows in stored_batches(batch, stored)]
     changes = pa.Table.from_batches(batches, stored)
     rows, gone = net_changes(changes, row_kind, shape.unique_names)
-    return replace(write, gone=gone), StreamSource.of(rows)
+    gone = gone.rename_columns([str(id_) for id_ in shape.unique])
+    if not rows.num_rows:  # of deletions alone, which may have no other columns
+        rows = shape.data_schema.empty_table()
+    # What a deletion has under a column is not stored, and does not make it nullable.
+    fields = [field.with_nullable(bool(rows[field.name].null_count)) for field in rows.schema]
+    return replace(write, gone=gone), StreamSource.of(rows.cast(pa.schema(fields)))
 
 
 def _changes_for_spark(

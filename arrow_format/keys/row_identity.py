@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from arrow_format.errors import OptionError
-from arrow_format.keys.partitioner import HashPartitioner
+from arrow_format.errors import OptionError, SchemaError
+from arrow_format.keys.partitioner import HashPartitioner, as_names
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,8 +24,11 @@ of ranges, which are dear to decode, do not matter."""
 
 
 def names_of(unique: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Return the columns that are given to identify a row, empty for none."""
-    return (unique,) if isinstance(unique, str) else tuple(unique or ())
+    """Return the columns that are given to identify a row, empty for none.
+
+    Raises OptionError where these are no names, or one is given twice.
+    """
+    return () if unique is None or unique in ((), []) else as_names(unique, "unique")
 
 
 def check_unique(
@@ -33,12 +36,14 @@ def check_unique(
     unique: str | Sequence[str] | None,
     partitioner: Partitioner | Mapping[str, Any],
     combine: Mapping[str, str],
+    padded: Collection[str] = (),
 ) -> tuple[str, ...]:
     """Return the columns that identify a row, empty for none.
 
     Rows of equal values in them have to meet in one subpartition: so the keys of the partitioner
-    are among them. Raises OptionError where they are not, where one is given twice or rows are
-    combined, and SchemaError where one is missing or of a type that is no key.
+    are among them. ``padded`` are columns whose texts Spark pads. Raises OptionError where the keys
+    are not, where one is given twice or rows are combined, and SchemaError where one is missing,
+    padded or of a type that is no key.
     """
     names = names_of(unique)
     if not names:
@@ -53,10 +58,6 @@ def check_unique(
         )
         raise OptionError(msg)
     keys = keys_of(described)
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        msg = f"{given}: column {twice[0]!r} is given twice"
-        raise OptionError(msg)
     missing = [name for name in keys if name not in names]
     if missing:
         msg = (
@@ -69,4 +70,12 @@ def check_unique(
         msg = f"{given}: rows of equal keys are combined, and nothing else identifies one"
         raise OptionError(msg)
     HashPartitioner(names).check(schema)
+    for name in names:
+        if name not in padded:
+            continue
+        msg = (
+            f"{given}: column {name!r} is CHAR, whose texts Spark pads with spaces and "
+            "others do not, so that equal ones have other bytes; store it as STRING"
+        )
+        raise SchemaError(msg)
     return names

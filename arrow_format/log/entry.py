@@ -279,7 +279,17 @@ def jobs_of(entry: LogEntry) -> pa.Table:
 
 def blank_of(entry: LogEntry) -> LogEntry:
     """Return what is left of an entry when it is made blank."""
-    return replace(entry, operation=BLANK, state=LogState(), pending_shape=None, content=_NOTHING)
+    num_outputs, num_rows, num_bytes = entry.own_sums  # what says which are its own will be gone
+    return replace(
+        entry,
+        operation=BLANK,
+        state=LogState(),
+        pending_shape=None,
+        content=_NOTHING,
+        num_outputs=num_outputs,
+        num_rows=num_rows,
+        num_bytes=num_bytes,
+    )
 
 
 def end_of_job(entry: LogEntry, job_id: str) -> JobEnd | None:

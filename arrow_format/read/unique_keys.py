@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from arrow_format.read.index_cache import IndexCache
     from arrow_format.read.partitioned_file import PartitionedFileReader
 
-MOST_KEYS = 1 << 22
+MOST_KEYS = 1 << 20
 """Rows whose keys are in memory together, of whole subpartitions."""
 
 

@@ -181,7 +181,8 @@ class TargetOptions:
         none.
     unique
         Columns that identify a row, those of ``keys`` among them; no two rows are equal in all of
-        them. By default those of the existing shuffle, else none.
+        them. By default those of the existing shuffle where ``keys`` and ``partitioner`` are too,
+        else none.
     upsert
         Whether rows that are appended replace those that are equal in the columns of ``unique``. By
         default such rows are refused.
@@ -222,7 +223,10 @@ class TargetOptions:
             raise OptionError.of("range_bounds", self.range_bounds, problem)
 
     def mode(self, *, overwrite: bool) -> WriteMode:
-        """Return the mode of a write that Spark calls an overwrite, or an append."""
+        """Return the mode of a write that Spark calls an overwrite, or an append; OptionError."""
+        if overwrite and self.upsert:
+            problem = "an overwrite keeps no rows to be replaced; leave it out, or append"
+            raise OptionError.of("upsert", self.upsert, problem)
         return "overwrite" if overwrite else "upsert" if self.upsert else "append"
 
     @property

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import arrow_shuffle
 from arrow_format.errors import DuplicateKeyError, OptionError, SchemaError
 from arrow_format.jobs.alter import rename_columns
+from arrow_format.jobs.identify import identify_rows
 from arrow_format.jobs.write import write_shuffle
 from arrow_format.read.shuffle import open_shuffle
 from arrow_shuffle.write import append_shuffle
@@ -120,6 +122,55 @@ def test_a_feed_of_another_library_has_other_types(path: Path) -> None:
     wide = encoded.set_column(2, "order", changes["order"].cast(pa.int64()))
     append_shuffle(wide, path, mode="upsert", row_kind="op")
     assert orders_in(path) == {(1, 10): "new", (2, 10): "old"}
+
+
+@pytest.mark.parametrize("key", ["k", "a"])
+def test_a_deletion_means_the_columns_that_it_was_read_with(tmp_path: Path, key: str) -> None:
+    """Another writer names them in another order, or others, before the entry is put."""
+    path = tmp_path / "s"
+    rows = pa.table({"k": [1, 2], "a": [2, 1]})
+    write_shuffle(rows, path, keys="k", unique=["k", "a"], num_subpartitions=1, options=FAST)
+    gone = pa.table({"op": ["d"], "k": [1], "a": [2]})
+    unique = ["a", "k"] if key == "a" else "k"
+    with before_first_entry(lambda: identify_rows(path, unique)):
+        if key == "k":
+            with pytest.raises(SchemaError, match="rows are identified by k; cannot append rows"):
+                append_shuffle(gone, path, mode="upsert", row_kind="op")
+        else:
+            append_shuffle(gone, path, mode="upsert", row_kind="op")
+    left = open_shuffle(path).read().read_all().to_pylist()
+    assert left == (rows.to_pylist() if key == "k" else [{"k": 2, "a": 1}])
+
+
+def test_what_deletions_lack_says_nothing_of_the_columns(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    schema = pa.schema([pa.field("k", pa.int64(), False), pa.field("v", pa.string(), False)])
+    rows = pa.table({"k": [1, 2, 3], "v": ["a", "b", "c"]}, schema)
+    write_shuffle(rows, path, keys="k", unique="k", num_subpartitions=1, options=FAST)
+    how = {"mode": "upsert", "row_kind": "op"}
+    append_shuffle(pa.table({"op": ["d"], "k": [1]}), path, **how)
+    append_shuffle(pa.table({"op": ["d"], "k": [2], "v": pa.nulls(1)}), path, **how)
+    append_shuffle(pa.table({"op": ["d", "u"], "k": [7, 3], "v": [None, "new"]}), path, **how)
+    assert open_shuffle(path).read().read_all().to_pylist() == [{"k": 3, "v": "new"}]
+    assert open_shuffle(path).schema == schema
+
+
+def test_a_repeated_feed_is_not_read(path: Path) -> None:
+    how = {"mode": "upsert", "row_kind": "op", "transaction": ("feed", 1)}
+    append_shuffle(feed([("d", (1, 11), None)]), path, **how)
+    again = append_shuffle(feed([("what", (2, 10), None)]), path, **how)
+    assert again.is_repetition
+    assert orders_in(path) == {(1, 10): "old", (2, 10): "old"}
+
+
+def test_rows_of_a_shuffle_are_no_feed(path: Path, tmp_path: Path) -> None:
+    write_shuffle(feed([("d", (1, 10), None)]), tmp_path / "feed", keys="order")
+    changes = arrow_shuffle.open_shuffle(tmp_path / "feed")
+    for source in (changes, changes.select()):
+        with pytest.raises(OptionError, match="come by subpartition, not in the order"):
+            arrow_shuffle.open_shuffle(path).upsert(source, row_kind="op")
+    with pytest.raises(OptionError, match=r"row_kind='state': .* has such a column"):
+        append_shuffle(feed([]), path, mode="upsert", row_kind="state")
 
 
 @pytest.mark.parametrize(

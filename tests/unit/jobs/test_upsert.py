@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from datetime import timedelta
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
@@ -9,6 +11,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
+import arrow_shuffle
 from arrow_format import RangePartitioner, RoundRobinPartitioner, WriteOptions
 from arrow_format.errors import (
     CommitConflictError,
@@ -22,6 +25,7 @@ from arrow_format.jobs import unique_rows
 from arrow_format.jobs.alter import drop_columns, rename_columns
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.delete_rows import delete_rows
+from arrow_format.jobs.history import history_of
 from arrow_format.jobs.identify import identify_rows
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.merge import merge_shuffle
@@ -30,6 +34,8 @@ from arrow_format.jobs.write import write_shuffle
 from arrow_format.keys.partitioner import ColumnPartitioner, HashPartitioner
 from arrow_format.read import unique_keys
 from arrow_format.read.shuffle import open_shuffle
+from arrow_format.storage.open import open_storage
+from arrow_format.streaming.collection import collect_garbage
 from arrow_format.streaming.consumption import release_shuffle
 from arrow_format.write.merge_policy import MergePolicy
 from arrow_shuffle.write import append_shuffle
@@ -87,7 +93,7 @@ def test_other_orders_of_the_customer_stay(path: Path) -> None:
     assert orders_in(path) == {
         (1, 10): "old", (1, 11): "new", (2, 10): "old", (3, 10): "new"
     }  # fmt: skip
-    assert "2 rows, of which 1 replaced others" in str(receipt)
+    assert "2 rows, in the place of 1, " in str(receipt)
     shuffle = open_shuffle(path)
     assert shuffle.unique == UNIQUE
     assert shuffle.num_rows == sum(shuffle.subpartition_rows.to_pylist()) == 4
@@ -271,7 +277,9 @@ def test_no_column_of_a_key_is_null(path: Path, column: str, mode: str) -> None:
     ("how", "error", "message"),
     [
         ({"unique": "order"}, OptionError, "partitioned by 'customer'"),
-        ({"unique": ["customer", "customer"]}, OptionError, "'customer' is given twice"),
+        ({"unique": ["customer", "customer"]}, OptionError, "a column is named twice"),
+        ({"unique": 5}, OptionError, "unique=5: expected one column name or several"),
+        ({"unique": ["customer", 5]}, OptionError, "expected one column name or several"),
         ({"unique": ["customer", "gone"]}, SchemaError, "gone"),
         ({"keys": None, "partitioner": RoundRobinPartitioner()}, OptionError, "'roundrobin' has"),
         ({"combine": {"state": "max"}, "keys": UNIQUE}, OptionError, "are combined"),
@@ -288,12 +296,60 @@ def test_columns_that_identify_no_row(
 
 def test_the_columns_are_those_of_the_first_write(path: Path) -> None:
     create(path, {(5, 5): "a"}, mode="append", unique=["order", "customer"])
-    with pytest.raises(SchemaError, match=r"unique=\['customer', 'order'\]; cannot append"):
+    with pytest.raises(SchemaError, match="identified by customer, order; cannot append"):
         create(path, {(6, 5): "a"}, mode="append", unique="customer")
     with pytest.raises(SchemaError, match="'order' is one of those that identify a row"):
         drop_columns(path, "order")
     create(path, {(6, 5): "a"}, mode="overwrite", unique="customer")
     assert open_shuffle(path).unique == ("customer",)
+
+
+def test_texts_that_spark_pads_identify_nothing(tmp_path: Path) -> None:
+    fields = [{"name": "c", "type": "string", "nullable": True,
+               "metadata": {"__CHAR_VARCHAR_TYPE_STRING": "char(5)"}}]  # fmt: skip
+    spark_schema = json.dumps({"type": "struct", "fields": fields})
+    schema = pa.schema([("c", pa.string())])
+    how = {"num_subpartitions": 1, "partitioner": HashPartitioner("c")}
+    with pytest.raises(SchemaError, match="column 'c' is CHAR, whose texts Spark pads"):
+        begin_job(tmp_path / "s", schema, unique="c", spark_schema=spark_schema, **how)
+
+
+@pytest.mark.parametrize("kind", ["PIPELINED", "PIPELINED_BOUNDED"])
+def test_what_consumers_get_is_not_replaced(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "s"
+    bounds = {"max_unconsumed_versions": 2} if kind == "PIPELINED_BOUNDED" else {}
+    create(path, {(1, 1): "a"}, options=WriteOptions(sync=False, result_type=kind, **bounds))
+    with pytest.raises(OptionError, match=f"is a {kind} result, whose consumers get the rows"):
+        upsert(path, {(1, 1): "b"})
+    with pytest.raises(DuplicateKeyError):
+        append_shuffle(table({(1, 1): "b"}), path)
+
+
+def test_masked_rows_are_not_counted_by_a_release(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    create(path, {(1, 1): "a"}, options=WriteOptions(sync=False, result_type="PIPELINED"))
+    with arrow_shuffle.consume(path, consumer="c"):
+        pass
+    append_shuffle(table({(2, 1): "b", (3, 1): "b"}), path)
+    delete_rows(path, {"customer": [2]}, erase=False, options=FAST)
+    collect(path)  # releases what was consumed
+    assert orders_in(path) == {(3, 1): "b"}
+    assert open_shuffle(path).verify().ok
+
+
+def test_a_repeated_upsert_says_what_it_wrote_after_it_expired(path: Path) -> None:
+    for number in range(1, 6):
+        rows = {(1, 10): f"{number}", (2, 10): f"{number}", (number, 99): f"{number}"}
+        first = upsert(path, rows, transaction=("daily", number))
+        if number == 2:
+            second = first
+    collect_garbage(path, retention=timedelta(0), compact_log=True)
+    again = upsert(path, {}, transaction=("daily", 2))
+    assert (again.num_rows, again.num_bytes, again.num_map_outputs) == (
+        second.num_rows, second.num_bytes, second.num_map_outputs
+    )  # fmt: skip
+    newest = history_of(open_storage(path))[-1]
+    assert (newest.operation, newest.num_rows, newest.num_outputs) == ("upsert", 3, 1)
 
 
 def test_without_such_columns_nothing_is_replaced(tmp_path: Path) -> None:
@@ -363,6 +419,19 @@ def test_rows_that_are_added_meanwhile_are_looked_at_too(tmp_path: Path) -> None
         identify_rows(path, UNIQUE)
     with pytest.raises(OptionError, match="partitioned by 'customer'"):
         identify_rows(path, "order")
+
+
+@pytest.mark.parametrize("names", [{"a": "b", "v": "a"}, {"a": "b"}])
+def test_columns_are_those_that_were_meant(tmp_path: Path, names: dict[str, str]) -> None:
+    path = tmp_path / "s"
+    rows = pa.table({"k": [1, 1], "a": ["x", "y"], "v": ["same", "same"]})
+    write_shuffle(rows, path, keys="k", num_subpartitions=1, options=FAST)
+    with (
+        before_first_entry(lambda: rename_columns(path, names)),
+        pytest.raises((CommitConflictError, SchemaError), match=r"altered the columns|'a' "),
+    ):
+        identify_rows(path, ["k", "a"])
+    assert open_shuffle(path).unique == ()
 
 
 def test_where_some_rows_lie_elsewhere_nothing_identifies_them(tmp_path: Path) -> None:
