@@ -157,7 +157,7 @@ BAD_WRITES = {
     ),
     "no n": Bad("option numSubpartitions is missing", options={"numSubpartitions": None}),
     "unknown mode": Bad(
-        "mode='replace': expected one of 'errorifexists', 'overwrite', 'append', 'upsert', 'ignore'",
+        "mode='replace': expected one of 'errorifexists', 'overwrite', 'append', 'upsert'",
         OptionError,
         {"mode": "replace"},
     ),

@@ -31,7 +31,11 @@ if TYPE_CHECKING:
     from tests.support.s3_server import S3Server
 
 COMMAND = Path(sys.executable).parent / "arrow-shuffle"
-AN_HOUR_AGO = "import time; real = time.time; time.time = lambda: real() - 3600"
+AN_HOUR_AGO = (
+    "import time; time.real = getattr(time, 'real', time.time); "
+    "time.time = lambda real=time.real: real() - 3600\n"
+)
+"""A line of a ``.pth`` file, which may be run twice. A ``sitecustomize`` Debian's Python has."""
 
 
 def doctor(*arguments: object, cwd: Path | None = None, **environment: object) -> dict[str, Any]:
@@ -182,8 +186,9 @@ def test_executors_with_another_version(server: Server, tmp_path: Path):
 
 
 def test_executors_with_another_clock(server: Server, tmp_path: Path):
-    (tmp_path / "sitecustomize.py").write_text(AN_HOUR_AGO)
-    server.use("clock", ROOT, tmp_path)
+    server.use("clock", ROOT)
+    (modules,) = (server.directory / "clock").glob("lib/python*/site-packages")
+    (modules / "an-hour-ago.pth").write_text(AN_HOUR_AGO)
     said = first(server.doctor("--path", tmp_path), "clock")
     apart = re.search(r"their clock is (\d+) s from the driver's at least", said)
     assert apart is not None
