@@ -54,8 +54,8 @@ class Replaced:
 class UniqueRows:
     """Looks for rows that have the identity of those of a job. For one commit.
 
-    ``num_rows`` are the rows of each subpartition that the job has; of the keys ``gone``, which it
-        has no row of, none is left: their columns are called by their ids.
+    ``num_rows`` are the rows of each subpartition that the job has. Of the keys ``gone``, whose
+    columns are called by their ids, no row is left; the job has none of them.
     """
 
     def __init__(
