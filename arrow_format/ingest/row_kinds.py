@@ -25,7 +25,7 @@ IGNORED = ("-U", "update_preimage")
 """What a row was before the next change, which says what it is."""
 
 
-def net_changes(
+def last_changes(
     changes: pa.Table, row_kind: str, unique: Sequence[str]
 ) -> tuple[pa.Table, pa.RecordBatch]:
     """Return the last row of each key that is there after all changes, and the keys that are not.

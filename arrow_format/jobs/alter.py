@@ -19,7 +19,7 @@ from arrow_format.report import Report
 from arrow_format.storage.open import Place, open_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -120,16 +120,20 @@ def alter_columns(
         ids = shape.columns.by_name
         named = {name: ids[name] for name in (*names, *drop)}
         if meant not in (None, named):
-            msg = (
-                f"{storage.root}: another writer altered the columns {', '.join(named)} meanwhile; "
-                "nothing was changed. Look at the newest version, then try again"
-            )
-            raise CommitConflictError(msg)
+            raise altered_meanwhile(storage.root, named)
         meant = named
         return draft(view, "alter", state={"shape": altered(shape, names, drop)})
 
     entry = publish(log, decide, "the columns were altered")
     return Alteration(storage.root, entry.version, entry.data_schema)
+
+
+def altered_meanwhile(root: str, names: Iterable[str]) -> CommitConflictError:
+    """Return the error of names that mean other columns now than when an operation began."""
+    return CommitConflictError(
+        f"{root}: another writer altered the columns {', '.join(names)} meanwhile; nothing was "
+        "changed. Look at the newest version, then try again"
+    )
 
 
 def _checked_names(names: Mapping[str, str]) -> dict[str, str]:

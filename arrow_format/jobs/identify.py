@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from arrow_format.errors import CommitConflictError, DuplicateKeyError, OptionError
+from arrow_format.errors import DuplicateKeyError, OptionError
 from arrow_format.filters.spark_rules import char_lengths
-from arrow_format.jobs.alter import Alteration
+from arrow_format.jobs.alter import Alteration, altered_meanwhile
 from arrow_format.jobs.cleanup import publish
 from arrow_format.keys.row_identity import check_unique
 from arrow_format.log.commit_log import CommitLog, draft
@@ -66,11 +66,7 @@ def identify_rows(
         names = check_unique(shape.data_schema, unique, shape.partitioner, shape.combine, padded)
         ids = tuple(shape.columns.by_name[name] for name in names)
         if meant not in (None, ids):
-            msg = (
-                f"{storage.root}: another writer altered the columns {', '.join(names)} meanwhile; "
-                "nothing was changed. Look at the newest version, then try again"
-            )
-            raise CommitConflictError(msg)
+            raise altered_meanwhile(storage.root, names)
         meant = ids
         entry = draft(view, "alter", state={"shape": replace(shape, unique=ids)})
         # What was added since the rows were looked at was not; merges and deletions add nothing.

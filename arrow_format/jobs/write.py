@@ -14,7 +14,7 @@ from arrow_format.arrays.stored_types import data_schema
 from arrow_format.arrays.types_for_spark import schema_for_spark
 from arrow_format.concurrency import available_cores
 from arrow_format.errors import OptionError, SchemaError
-from arrow_format.ingest.row_kinds import net_changes
+from arrow_format.ingest.row_kinds import last_changes
 from arrow_format.ingest.source import StreamSource, source_of
 from arrow_format.jobs.job import begin_job, log_before_write, run_map_task
 from arrow_format.jobs.num_subpartitions import by_bytes, settled
@@ -116,7 +116,7 @@ class Write:
     expected_version: int | None
     transaction: Transaction | None
     gone: pa.RecordBatch | None = None
-    """Keys of which an upsert leaves no row, the columns that identify one; None for none."""
+    """Keys of which an upsert leaves no row, their columns called by their ids; None for none."""
 
     @classmethod
     def of(
@@ -350,7 +350,7 @@ def net_upsert(
 ) -> tuple[Write, Source]:
     """Return the upsert that a change feed comes to, whose rows are in the order of the changes.
 
-    All changes are in memory together. Raises SchemaError as :func:`net_changes` does.
+    All changes are in memory together. Raises SchemaError as :func:`last_changes` does.
     """
     shape = write.view.shape
     if write.mode != "upsert" or shape is None or not shape.unique:
@@ -369,7 +369,7 @@ def net_upsert(
     stored = data_schema(scan.schema)
     batches = [rows for batch in scan.read(0) for rows in stored_batches(batch, stored)]
     changes = pa.Table.from_batches(batches, stored)
-    rows, gone = net_changes(changes, row_kind, shape.unique_names)
+    rows, gone = last_changes(changes, row_kind, shape.unique_names)
     gone = gone.rename_columns([str(id_) for id_ in shape.unique])
     if not rows.num_rows:  # of deletions alone, which may have no other columns
         rows = shape.data_schema.empty_table()

@@ -181,7 +181,7 @@ def _net(
     is_new = of_side == changes.index(INSERT)
     deleted = _firsts(kinds, np.flatnonzero(~is_new), more)
     inserted = _firsts(kinds, np.flatnonzero(is_new), -more)
-    # Of equal rows nobody knows which was erased.
+    # Of equal rows the log does not say which was erased.
     is_erased = counts[ERASE][kinds[deleted]] > 0 if ERASE in counts else np.zeros_like(deleted) > 0
     for at, change in (
         (deleted[is_erased], ERASE),
