@@ -114,7 +114,14 @@ RewriteChoice: TypeAlias = Literal["never", "auto", "always"]
 MergeBy: TypeAlias = Literal["map_output", "subpartition"]
 StatisticsChoice: TypeAlias = Literal["all"] | tuple[str, ...]
 WriteMode: TypeAlias = Literal[
-    "errorifexists", "overwrite", "append", "upsert", "ignore", "error", "default"
+    "errorifexists",
+    "overwrite",
+    "append",
+    "upsert",
+    "replace_groups",
+    "ignore",
+    "error",
+    "default",
 ]
 """``error`` and ``default`` are Spark's other names of ``errorifexists``."""
 
@@ -214,8 +221,13 @@ def check_mode(value: object) -> WriteMode:
 
 
 def keeps_rows(mode: str) -> bool:
-    """Whether a write mode adds to the rows that are there."""
-    return mode in ("append", "upsert")
+    """Whether a write mode adds to the rows that are there, some of which it may replace."""
+    return mode == "append" or replaces_rows(mode)
+
+
+def replaces_rows(mode: str) -> bool:
+    """Whether rows of a write mode take the place of some that are there."""
+    return mode in ("upsert", "replace_groups")
 
 
 def normal_directory(path: str) -> str:

@@ -9,6 +9,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from arrow_format.errors import OptionError, SchemaError
@@ -29,7 +30,12 @@ if TYPE_CHECKING:
     from arrow_format.filters.keys import Keys
     from arrow_format.jobs.receipt import ShuffleReceipt
     from arrow_format.operators.aggregation_plan import Aggregation
-    from arrow_format.operators.description import Description, FrameCalls, Selected
+    from arrow_format.operators.description import (
+        Description,
+        FrameCalls,
+        MappedGroups,
+        Selected,
+    )
     from arrow_format.operators.explanation import Explanation
     from arrow_format.operators.join_plan import JoinKind
     from arrow_format.options import WriteMode, WriteOptions
@@ -251,6 +257,8 @@ class Rows(ABC):
         *,
         sort_by: Sequence[str | tuple[str, str]] | str | None = (),
         check: bool = False,
+        since: Literal["last", "all"] | None = None,
+        name: str | None = None,
     ) -> Operation:
         """Ask for what a function returns for each group of rows with equal partition keys.
 
@@ -285,6 +293,18 @@ class Rows(ABC):
             Spark's order of values and nulls. When empty, they come in the order of the shuffle.
         check
             As for :meth:`join`.
+        since
+            ``last``: only groups whose rows changed since the result was made are made again, as
+            wholes, and replaced there by ``write(path, mode="replace_groups")``; all of them where
+            there is no result, or others wrote it. A group that now returns no rows, or whose rows
+            are gone, vanishes from the result, which is what a run of all groups makes of it. Its
+            log says which version of these rows it has seen, of which function. ``all``: all are
+            made again. Of a shuffle or a selection of it; the function returns the keys of its
+            group in each row. None: all groups, wherever they go.
+        name
+            Of the function in the log of the result, with ``since``: 1 to 50 letters, digits, ``_``
+            and ``-``. Its ``__name__`` when None. The log knows the function by its name alone:
+            give another whenever the same rows would make others, by another body or selection.
 
         Returns
         -------
@@ -297,7 +317,7 @@ class Rows(ABC):
         ------
         OptionError
             The rows have no partition keys, or some are broadcast; the function takes other
-            arguments.
+            arguments, or has no name and ``since`` is given.
         SchemaError
             A column is missing, or has no order to sort by.
         MissingPackageError
@@ -305,6 +325,7 @@ class Rows(ABC):
 
         While it is read: what the function raised, with a note of the group and the path.
         """
+        from arrow_format.operators.changed_groups import check_since
         from arrow_format.operators.description import MappedGroups
         from arrow_format.operators.group_calls import form_of
         from arrow_shuffle.declared_schema import declared
@@ -316,16 +337,17 @@ class Rows(ABC):
 
             frames = frame_calls
         made = declared(schema)
-        return Operation(
-            MappedGroups(
-                self._description,
-                function,
-                *made,
-                sort_by=_own(sort_by),
-                check=check,
-                frame_calls=frames,
-            )
+        asked = MappedGroups(
+            self._description,
+            function,
+            *made,
+            sort_by=_own(sort_by),
+            check=check,
+            frame_calls=frames,
+            since=since,
+            name=check_since(since, function, name),
         )
+        return Operation(asked)
 
     def map_subpartitions(
         self,
@@ -486,7 +508,11 @@ class Rows(ABC):
         num_subpartitions
             That of the input when None.
         mode
-            ``errorifexists``, ``append``, ``overwrite`` or ``ignore``.
+            ``errorifexists``, ``append``, ``upsert``, ``overwrite`` or ``ignore``; and
+            ``replace_groups``, of and only of ``map_groups(since=)``: subpartitions, sort keys,
+            ``unique`` and codec are then those of the shuffle that is there, and the receipt
+            (``notes``) says what was computed. Where nothing changed nothing is, and the receipt
+            (``is_repetition``) is that of the version which has seen all.
         options
             How to write: a :class:`WriteOptions`; defaults when None.
         spark
@@ -506,11 +532,17 @@ class Rows(ABC):
         Raises
         ------
         OptionError, SchemaError
-            The rows do not have the keys, or an argument does not fit; a row belongs elsewhere.
+            The rows do not have the keys, or an argument does not fit; a row belongs elsewhere. Of
+            ``replace_groups``: the shuffle is partitioned by other columns than the groups, or was
+            made by another function or of another shuffle; or a row has another key than its group.
         ShuffleExistsError
             There is a shuffle, and ``mode`` is ``errorifexists``.
+        ShuffleNotFoundError
+            Of ``replace_groups``: the version of the rows that the shuffle has seen has expired, so
+            that all groups are to be computed again, by ``since="all"``.
         StorageError, CommitConflictError
-            It could not be written; nothing is left behind.
+            It could not be written; nothing is left behind. Of ``replace_groups`` also where rows
+            were changed there meanwhile.
         """
         from arrow_format.operators.into import Into
         from arrow_format.operators.local_run import write_here
@@ -521,25 +553,57 @@ class Rows(ABC):
             open_storage(path, storage_options), keys, num_subpartitions, check_mode(mode), options
         )
         session = session_of(spark)
+        if session is not None and (executor is not None or time_zone is not None):
+            msg = "executor and time_zone are of this process: leave them out, Spark has its own"
+            raise OptionError(msg)
+        asked = self._changing(into.mode)
+        description = self._description
+        if asked is not None:
+            from arrow_format.operators.changed_groups import changed_groups
+
+            changed = changed_groups(asked, into.storage)
+            if changed.seen is not None:
+                return changed.receipt(into.storage)
+            replacing = changed.replacing
+            description, into = (
+                changed.description,
+                replace(into, mode=replacing.mode, replacing=replacing),
+            )
         if session is None:
-            return write_here(
-                self._description,
+            receipt = write_here(
+                description,
                 into,
                 executor=executor,
                 time_zone=time_zone,
                 target_partition_bytes=target_partition_bytes,
             )
-        if executor is not None or time_zone is not None:
-            msg = "executor and time_zone are of this process: leave them out, Spark has its own"
-            raise OptionError(msg)
-        from connector.operators.spark_run import write_in_spark
+        else:
+            from connector.operators.spark_run import write_in_spark
 
-        return write_in_spark(
-            session,
-            self._description,
-            into,
-            target_partition_bytes=target_partition_bytes,
-        )
+            receipt = write_in_spark(
+                session, description, into, target_partition_bytes=target_partition_bytes
+            )
+        return receipt if into.replacing is None else into.replacing.noted(receipt)
+
+    def _changing(self, mode: str | None) -> MappedGroups | None:
+        """Return the groups that a result asks for; None of other operations.
+
+        Raises OptionError where the mode is of them alone, or they have another.
+        """
+        from arrow_format.operators.description import MappedGroups
+
+        asked = self._description
+        if isinstance(asked, MappedGroups) and asked.since is not None:
+            if mode not in (None, "replace_groups"):
+                asked.check_runs()
+            return asked
+        if mode == "replace_groups":
+            msg = (
+                'mode="replace_groups": which groups are replaced is known of '
+                'map_groups(function, schema, since="last") alone; append, upsert or overwrite'
+            )
+            raise OptionError(msg)
+        return None
 
     @property
     def _source(self) -> StoredShuffle | Description:
@@ -697,7 +761,14 @@ class Operation(Rows):
             import polars as pl
         return pl.DataFrame(self.read())
 
-    def explain(self, spark: Spark = None, *, time_zone: str | None = None) -> Explanation:
+    def explain(
+        self,
+        spark: Spark = None,
+        *,
+        time_zone: str | None = None,
+        into: Place | None = None,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> Explanation:
         """Return what would be read and skipped, why, and by how many tasks; reads no rows.
 
         .. code-block:: python
@@ -710,6 +781,10 @@ class Operation(Rows):
             A session, whose tasks are counted; True for the active one; this process when None.
         time_zone
             Of this process: of filters that are text, as for :meth:`read`.
+        into, storage_options
+            Of ``map_groups(since=)``: the path of the result, which says what groups are made
+            again. Keys of what changed are read, and of the shuffle those of the same
+            subpartitions, to count the chunks that have rows of these groups.
 
         Returns
         -------
@@ -720,12 +795,23 @@ class Operation(Rows):
         from arrow_format.operators.local_run import planned_here
 
         session = session_of(spark)
+        asked = self._asked
+        notes: tuple[str, ...] = ()
+        changing = None if into is None else self._changing("replace_groups")
+        if into is not None and changing is not None:
+            from arrow_format.operators.changed_groups import changed_groups
+            from arrow_format.storage.open import open_storage
+
+            changed = changed_groups(changing, open_storage(into, storage_options))
+            asked, notes = changed.description, changed.lines()
         if session is None:
-            return explain_plan("in this process", *planned_here(self._asked, time_zone))
+            plan = planned_here(asked, time_zone)
+            return explain_plan("in this process", *plan, notes=notes)
         from connector.operators.spark_run import planned_in_spark
 
-        plan = planned_in_spark(session, self._asked)
-        return explain_plan("in Spark", *plan, reader=_reader_in_spark(session, self._asked))
+        plan = planned_in_spark(session, asked)
+        reader = _reader_in_spark(session, asked)
+        return explain_plan("in Spark", *plan, reader=reader, notes=notes)
 
     def __repr__(self) -> str:
         return (

@@ -117,8 +117,9 @@ def write_shuffle(
         in all of them, and none may be null: each write is compared with the rows that are there,
         and refused. Given at the first write, or by :meth:`Shuffle.alter`; others leave it out.
     mode
-        errorifexists, overwrite, append, upsert or ignore. ``upsert`` appends rows which replace
-        those that are equal in the columns of ``unique``, in one version.
+        errorifexists, overwrite, append, upsert, replace_groups or ignore. ``upsert`` appends rows
+        which replace those that are equal in the columns of ``unique``, ``replace_groups`` rows
+        which replace all that have their partition keys, in one version.
     options
         How to write; defaults when None.
     columns

@@ -280,6 +280,7 @@ def write_and_commit(
     num_map_outputs: int | None = None,
     expected_version: int | None = None,
     transaction: Transaction | None = None,
+    gone: pa.RecordBatch | None = None,
 ) -> ShuffleReceipt:
     """Run a map task over a DataFrame as :func:`~arrow_format.jobs.run.run_job` does.
 
@@ -299,6 +300,7 @@ def write_and_commit(
         num_map_outputs=num_map_outputs,
         expected_version=expected_version,
         transaction=transaction,
+        gone=gone,
     )
 
 

@@ -38,7 +38,7 @@ from arrow_format.log.state import PendingNumbers, VersionShape
 from arrow_format.log.totals import sum_totals
 from arrow_format.log.transactions import committed_by, find_transaction
 from arrow_format.model import MAX_INTEGER
-from arrow_format.options import check_mode, keeps_rows
+from arrow_format.options import check_mode, keeps_rows, replaces_rows
 from arrow_format.write.counters import sum_counters
 
 if TYPE_CHECKING:
@@ -105,7 +105,8 @@ def commit_job(
         Commit only if no rows were added or taken away after that version; None: do not ask.
     gone
         Of an upsert: keys of which no row is left, the columns that identify one, called by their
-        ids; None for none.
+        ids. With mode ``replace_groups`` they are the columns of the partitioner, and rows of the
+        job may have these keys too. None for none.
 
     Raises
     ------
@@ -210,8 +211,9 @@ class _Commit:
             kind = PENDING if self.mode == "append" else PENDING_OVERWRITE
             return draft(view, kind, state=state, **fields)
         operation = self._operation(newest)
-        if shape.unique:
-            replaced = self.unique_rows.replaced(view, shape, outputs, operation)
+        groups = self.mode == "replace_groups" and operation == UPSERT
+        if shape.unique or groups:
+            replaced = self.unique_rows.replaced(view, shape, outputs, operation, groups=groups)
             if len(replaced.inputs):
                 placed = outputs.at_version(view.newest + 1)
                 fields["map_outputs"] = MapOutputs.concat([replaced.outputs, placed])
@@ -234,7 +236,9 @@ class _Commit:
         return self.earlier is not None or is_flushed
 
     def _operation(self, newest: LogEntry | None) -> str:
-        return self.mode if keeps_rows(self.mode) and newest is not None else "overwrite"
+        if newest is None or not keeps_rows(self.mode):
+            return "overwrite"
+        return UPSERT if replaces_rows(self.mode) else self.mode
 
     def _fitting(
         self, view: LogView, newest: LogEntry | None

@@ -35,7 +35,7 @@ from arrow_format.log.conflicts import check_expected, check_version_number
 from arrow_format.log.names import CONSUMER_DIRECTORY, LOG_DIRECTORY, MAP_OUTPUT_DIRECTORY
 from arrow_format.log.pending import last_pending
 from arrow_format.log.result import describe_result
-from arrow_format.options import keeps_rows
+from arrow_format.options import keeps_rows, replaces_rows
 from arrow_format.storage.protocol import ObjectNotFoundError
 
 if TYPE_CHECKING:
@@ -108,6 +108,12 @@ def check_mode_allows(job: ShuffleJob, mode: str, newest: LogEntry | None) -> No
             "(unique=[...])"
         )
         raise OptionError(msg)
+    if mode == "replace_groups" and not key_columns(job.partitioner):
+        msg = (
+            f"{storage.root}: mode='replace_groups': replaces rows by the keys of the partitioner, "
+            f"and a {job.described_partitioner['kind']} has none; nothing was changed"
+        )
+        raise OptionError(msg)
     if newest is None:
         own = {LOG_DIRECTORY, MAP_OUTPUT_DIRECTORY, CONSUMER_DIRECTORY}
         foreign = set(storage.list("")) - own
@@ -124,11 +130,11 @@ def check_mode_allows(job: ShuffleJob, mode: str, newest: LogEntry | None) -> No
         )
         raise ShuffleExistsError(msg)
     elif keeps_rows(mode):
-        if mode == "upsert" and newest.result.type.is_pipelined:
+        if replaces_rows(mode) and newest.result.type.is_pipelined:
             msg = (
-                f"{storage.root}: mode='upsert': is a {newest.result.type.name} result, whose "
+                f"{storage.root}: mode={mode!r}: is a {newest.result.type.name} result, whose "
                 "consumers get the rows that are added, and never what replaces others; nothing "
-                "was changed. Append to it, or keep what is upserted in a shuffle of its own"
+                "was changed. Append to it, or keep what is replaced in a shuffle of its own"
             )
             raise OptionError(msg)
         _check_appendable(job, newest)

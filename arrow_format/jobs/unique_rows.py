@@ -1,5 +1,8 @@
 """Rows of a job whose identity rows of the newest version have: replaced, or refused.
 
+Where whole groups are replaced, the keys of the partitioner take the place of what identifies a
+row, and several rows may have one.
+
 A commit looks for them at each try: in the version that it finds at first, and in what others added
 since. So two writers of one new key leave one row, and neither has to begin again. Rows are found
 by the columns that identify them alone, of the subpartitions that the job has rows of, and masked:
@@ -18,14 +21,24 @@ from arrow_format.errors import CommitConflictError, DuplicateKeyError
 from arrow_format.filters.keys import stored_keys, subpartitions_of_keys
 from arrow_format.jobs.mask_rows import MaskedRows, mask_rows
 from arrow_format.keys.key_set import KeySet
-from arrow_format.keys.partitioner import Partitioner, partitioner_from_description
+from arrow_format.keys.partitioner import (
+    Partitioner,
+    key_columns,
+    partitioner_from_description,
+)
 from arrow_format.log.commit_log import draft
 from arrow_format.log.newest_version import NewestVersion
 from arrow_format.log.outputs import NO_OUTPUTS, MapOutputs
 from arrow_format.options import ignore
 from arrow_format.read.index_cache import IndexCache
 from arrow_format.read.key_search import Matches, keys_in, search
-from arrow_format.read.unique_keys import groups_of, problem_of_keys, text_of_key, unique_keys
+from arrow_format.read.unique_keys import (
+    groups_of,
+    problem_of_keys,
+    problem_of_rows,
+    text_of_key,
+    unique_keys,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -55,7 +68,8 @@ class UniqueRows:
     """Looks for rows that have the identity of those of a job. For one commit.
 
     ``num_rows`` are the rows of each subpartition that the job has. Of the keys ``gone``, whose
-    columns are called by their ids, no row is left; the job has none of them.
+    columns are called by their ids, no row is left but those of the job, which has none of them
+    unless groups are replaced.
     """
 
     def __init__(
@@ -63,12 +77,15 @@ class UniqueRows:
     ) -> None:
         self._job = job
         self._gone = gone
+        self._num_rows = num_rows
         self._root = log.root
         self._newest = NewestVersion(log)
         self._groups = groups_of(num_rows)
         self._indexes = IndexCache(job.storage)
         self._columns: pa.Schema | None = None
-        """Those that identify a row, as they were searched last."""
+        """Those that identify a row, or say its group, as they were searched last."""
+        self._groups_only = False
+        """Whether several rows of the job may be equal in them."""
         self._kept: list[KeySet] | None = None
         """Keys of the job, where they are few; None before they were read."""
         self._now: dict[str, MapOutput] = {}
@@ -77,23 +94,35 @@ class UniqueRows:
         """Of each that was searched, what each of its files has of the keys."""
 
     def replaced(
-        self, view: LogView, shape: VersionShape, own: MapOutputs, operation: str
+        self,
+        view: LogView,
+        shape: VersionShape,
+        own: MapOutputs,
+        operation: str,
+        *,
+        groups: bool = False,
     ) -> Replaced:
         """Return what is left of the newest version where its rows make way for those of a job.
 
         ``own`` are the map outputs of the job, with the ids of their columns, and ``shape`` that of
-        the version to come. Raises DuplicateKeyError where two rows of the job have one identity or
-        one has none; and where one of the version has it, unless the operation is ``upsert``.
+        the version to come. With ``groups`` all rows make way whose keys of the partitioner rows of
+        the job have, or are gone. Raises DuplicateKeyError where two rows of the job have one
+        identity or one has none; and where one of the version has it, unless the operation is
+        ``upsert``.
         Raises CorruptShuffleError where a file cannot be read, and StorageError where a mask could
         not be put.
         """
         version = draft(view, operation, state={"shape": shape})
-        columns = pa.schema([shape.data_schema.field(name) for name in shape.unique_names])
+        names = key_columns(partitioner_from_description(shape.partitioner)) if groups else ()
+        columns = pa.schema([shape.data_schema.field(name) for name in names or shape.unique_names])
         if columns != self._columns:  # they have other names or wider types now
             self._columns, self._kept, self._found = columns, None, {}
+            self._groups_only = groups
             self._indexes = IndexCache(self._job.storage)  # an index keeps the names it was given
         there = {} if operation == "overwrite" else self._there(view)
         unknown = {place: there[place] for place in there if place not in self._found}
+        if self._kept is None and groups and shape.unique:
+            self._check(problem_of_rows([*own], version, self._indexes, self._num_rows))
         if unknown or self._kept is None:
             # Kept when it is complete: a commit tries again where a file was removed meanwhile.
             found = {place: [Matches() for _ in output.files] for place, output in unknown.items()}
@@ -146,17 +175,19 @@ class UniqueRows:
 
     def _gone_keys(self, version: LogEntry, gone: pa.RecordBatch) -> KeySet:
         """Return the keys of which no row is left; raises DuplicateKeyError and SchemaError."""
-        shape, ids = version.shape, {str(id_) for id_ in version.shape.unique}
-        if ids != {*gone.schema.names}:
+        assert self._columns is not None
+        names = self._columns.names  # what its columns are called now
+        ids = [str(version.columns.by_name[name]) for name in names]
+        if {*ids} != {*gone.schema.names}:
             msg = (
-                f"{self._root}: other columns ({', '.join(shape.unique_names)}) identify a row "
+                f"{self._root}: other columns ({', '.join(names)}) identify a row "
                 "than when the changes were read; nothing was committed. Upsert them again"
             )
             raise CommitConflictError(msg)
-        names = [*shape.unique_names]  # what its columns are called now
-        columns = [gone[str(id_)] for id_ in shape.unique]
+        columns = [gone[id_] for id_ in ids]
         keys = stored_keys(pa.RecordBatch.from_arrays(columns, names), names, version.data_schema)
-        self._check(keys)
+        if not self._groups_only:
+            self._check(problem_of_keys(keys))
         partitioner = partitioner_from_description(version.partitioner)
         assert isinstance(partitioner, Partitioner)  # or nothing could identify a row
         n = version.num_subpartitions
@@ -165,12 +196,14 @@ class UniqueRows:
     def _read_keys(self, version: LogEntry, own: MapOutputs, wanted: NDArray[np.bool_]) -> KeySet:
         """Return the keys of the job in some subpartitions; raises DuplicateKeyError."""
         files = [(output, file) for output in own for file in output.files]
-        keys, ids = unique_keys(self._indexes.indexes_of(version, files), version, wanted)
-        self._check(keys)
+        assert self._columns is not None
+        indexes = self._indexes.indexes_of(version, files)
+        keys, ids = unique_keys(indexes, version, wanted, self._columns.names)
+        if not self._groups_only:
+            self._check(problem_of_keys(keys))
         return KeySet(keys, ids, version.num_subpartitions)
 
-    def _check(self, keys: pa.RecordBatch) -> None:
-        problem = problem_of_keys(keys)
+    def _check(self, problem: str | None) -> None:
         if problem is not None:
             msg = f"{self._root}: {problem}. Nothing was committed: keep one row of each key"
             raise DuplicateKeyError(msg)

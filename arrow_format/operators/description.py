@@ -132,8 +132,12 @@ class Description(ABC):
         """The most of :attr:`least_bytes`, of it and its sources."""
         return max([self.least_bytes, *(source.most_bytes for source in self.sources)])
 
+    def check_runs(self) -> None:  # noqa: B027  most are of use anywhere
+        """Raise OptionError where it is only of use to a result that is written."""
+
     def as_input(self, at: RunSettings) -> InputSlice:
         """Return its rows as those that another reads; raises as :meth:`bind`."""
+        self.check_runs()
         plan = self.bind(at)
         options = plan.inputs[0].options if at.memory is None else at.memory
         return InputSlice(Computed(plan, options, spark_fields(plan)), None, plan.subpartitions)
@@ -463,6 +467,13 @@ class MappedGroups(Description):
     sort_by: Sequence[str | tuple[str, str]] | str | None = ()
     check: bool = False
     frame_calls: FrameCalls | None = None
+    since: str | None = None
+    """``last`` for the groups alone that changed since a result was made, ``all`` for all of them;
+    None where the result does not matter."""
+    name: str = ""
+    """Of the function in the log of the result, where that is asked."""
+    keeps_keys: bool = False
+    """Whether each row that the function returns must have the key of its group."""
 
     is_call = True
 
@@ -470,6 +481,15 @@ class MappedGroups(Description):
     def sources(self) -> tuple[Description, ...]:
         """Whose rows are grouped."""
         return (self.source,)
+
+    def check_runs(self) -> None:
+        """Raise OptionError where the groups are those that a result needs."""
+        if self.since is not None:
+            msg = (
+                f"since={self.since!r}: which groups are made, the result says; write it: "
+                '.write(path, mode="replace_groups")'
+            )
+            raise OptionError(msg)
 
     def bind(self, at: RunSettings) -> TaskPlan:
         """Return what tasks do: call the function."""
@@ -501,7 +521,7 @@ class MappedGroups(Description):
         return TaskPlan(
             "map_groups",
             (rows,),
-            EachGroup(rows, names, order, call, at.time_zone),
+            EachGroup(rows, names, order, call, at.time_zone, self.keeps_keys),
             self.schema,
             subpartitions=given.subpartitions,
             candidates=rows.candidates(),

@@ -39,6 +39,9 @@ class Explanation(Report):
         Of rows that enter Spark as they are: which reader brings them, and why; else None.
     reads
         Path of each shuffle that is read, from left to right, and what is read of it.
+    notes
+        Of ``map_groups(since=)``: which groups are made again, why, and in how many chunks their
+        rows are.
     """
 
     place: str
@@ -46,10 +49,12 @@ class Explanation(Report):
     num_tasks: int
     reads: tuple[tuple[str, ReadExplanation], ...]
     reader: str | None = None
+    notes: tuple[str, ...] = ()
 
     def _lines(self) -> Iterator[str]:
         tasks = "1 task" if self.num_tasks == 1 else f"{self.num_tasks:,} tasks"
         yield f"{self.place}: {self.what}, in {tasks}"
+        yield from self.notes
         if self.reader is not None:
             yield f"read {self.reader}"
         for path, read in self.reads:
@@ -58,11 +63,16 @@ class Explanation(Report):
 
 
 def explain_plan(
-    place: str, plan: TaskPlan, num_tasks: int, *, reader: str | None = None
+    place: str,
+    plan: TaskPlan,
+    num_tasks: int,
+    *,
+    reader: str | None = None,
+    notes: tuple[str, ...] = (),
 ) -> Explanation:
     """Return the explanation of a plan; opens the indexes of what it reads, and reads no rows."""
     what = f"{plan.what} of {plan.paths}"
-    return Explanation(place, what, num_tasks, tuple(_reads(plan)), reader)
+    return Explanation(place, what, num_tasks, tuple(_reads(plan)), reader, notes)
 
 
 def _reads(

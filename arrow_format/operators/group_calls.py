@@ -27,6 +27,7 @@ from arrow_format.arrays.conversion import key_text
 from arrow_format.arrays.selection import joined, take
 from arrow_format.arrays.stored_types import conform, in_time_zone
 from arrow_format.errors import OptionError, SchemaError
+from arrow_format.keys.key_numbers import key_numbers
 from arrow_format.operators.groups import GroupBlock, grouped_blocks
 from arrow_format.operators.results import fitted, noted
 
@@ -121,6 +122,8 @@ class EachGroup:
     call: GroupCall
     time_zone: str | None
     """Of the timestamps that the function reads; as they are stored when None."""
+    keeps_keys: bool = False
+    """Whether each row of a result must have the key of its group."""
 
     def __call__(self, subpartitions: Sequence[int]) -> Generator[Result]:
         """Yield the results, each row with the subpartition of its group."""
@@ -137,8 +140,32 @@ class EachGroup:
                 for groups, counts, batch in self.call.results(
                     GroupBlock(conform(block.batch, zoned), block.starts)
                 ):
+                    if self.keeps_keys:
+                        self._check_keys(firsts, groups, counts, batch)
                     yield np.repeat(ids[groups], counts), batch
                 del block  # before the next is read
+
+    def _check_keys(
+        self, firsts: pa.RecordBatch, groups: Int64Array, counts: Int64Array, made: pa.RecordBatch
+    ) -> None:
+        """Raise SchemaError for a row that has another key than its group."""
+        form, group_of = self.call.form, np.repeat(groups, counts)
+        wanted = take(firsts, to_arrow(group_of))
+        pairs = [
+            pa.concat_arrays([wanted[name], made[name].cast(wanted[name].type)])
+            for name in form.keys
+        ]
+        numbers, _ = key_numbers(pairs)
+        differ = np.flatnonzero(numbers[: len(group_of)] != numbers[len(group_of) :])
+        if len(differ):
+            row = int(differ[0])
+            msg = (
+                f"a row of the group {key_text(wanted, form.keys, row)} of {form.path} has "
+                f"{key_text(made, form.keys, row)}: rows of groups that are replaced must have the "
+                "key of their group. If the key was NaN: pandas returns NaN as a null; let the "
+                "function take and return a pyarrow.Table"
+            )
+            raise SchemaError(msg)
 
 
 @dataclass(frozen=True)

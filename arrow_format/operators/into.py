@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from arrow_format.arrays.stored_types import data_schema
+from arrow_format.errors import OptionError
 from arrow_format.jobs.job import begin_job, log_before_write
+from arrow_format.keys.partitioner import Partitioner, key_columns, partitioner_from_description
 from arrow_format.operators.placement import Placement, plan_placement
-from arrow_format.options import keeps_rows
+from arrow_format.options import WriteOptions, keeps_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
-    import pyarrow as pa
-
     from arrow_format.jobs.job import ShuffleJob
+    from arrow_format.jobs.receipt import ShuffleReceipt
+    from arrow_format.log.reader import LogView
+    from arrow_format.model import Transaction
     from arrow_format.operators.task_plan import GroupResults, TaskPlan
-    from arrow_format.options import WriteMode, WriteOptions
+    from arrow_format.options import WriteMode
     from arrow_format.read.rows import Rows
     from arrow_format.storage.open import Storage
 
@@ -32,6 +37,13 @@ class Into:
     num_subpartitions: int | None
     mode: WriteMode
     options: WriteOptions | None
+    replacing: Replacing | None = None
+    """The groups that are replaced in what is there; None where no groups are."""
+
+    @property
+    def commits(self) -> dict[str, Any]:
+        """What the commit says besides, as :func:`~arrow_format.jobs.run.run_job` takes it."""
+        return {} if self.replacing is None else self.replacing.commits
 
     def begin(
         self,
@@ -54,8 +66,16 @@ class Into:
             keys=self.keys,
             num_subpartitions=self.num_subpartitions,
         )
-        view = log_before_write(self.storage)
-        there = view.shape if keeps_rows(self.mode) else None
+        options = self.options
+        if self.replacing is None:
+            view = log_before_write(self.storage)
+            there = view.shape if keeps_rows(self.mode) else None
+        else:
+            view = self.replacing.view
+            there = view.shape
+            placement = self.replacing.placement(placement, self.num_subpartitions)
+            if there is not None:
+                options = replace(options or WriteOptions(), codec=there.codec)
         job = begin(
             self.storage,
             schema,
@@ -63,10 +83,73 @@ class Into:
             partitioner=placement.partitioner,
             sort_by=() if there is None else there.sort_by,
             combine=None if there is None else there.combine,
-            options=self.options,
+            unique=() if there is None else there.unique_names,
+            options=options,
             view=view,
         )
         return job, PlacedRows(results, placement, stored, plan.paths)
+
+
+@dataclass(frozen=True)
+class Replacing:
+    """Groups of a result that are replaced, or all of it, and what the commit of that says."""
+
+    view: LogView
+    """The log of the result as it was when it was decided which."""
+    keys: tuple[str, ...]
+    """Columns of the groups' keys, by which the result is partitioned."""
+    changed: pa.RecordBatch | None
+    """Keys of the groups; None: all rows are replaced."""
+    transaction: Transaction
+    note: str
+    """What is computed and why, for the receipt."""
+
+    @property
+    def mode(self) -> WriteMode:
+        """How the rows are written."""
+        return "overwrite" if self.changed is None else "replace_groups"
+
+    @property
+    def commits(self) -> dict[str, Any]:
+        """What the commit says besides its rows.
+
+        It follows no version that changed rows since: of these groups, or of others, nobody knows
+        whether they are still what they were made of.
+        """
+        said: dict[str, Any] = {
+            "transaction": self.transaction,
+            "expected_version": self.view.state.version,
+        }
+        if self.changed is not None and self.view.shape is not None:
+            ids = self.view.shape.columns.by_name
+            called = [str(ids[name]) for name in self.keys]
+            columns = [self.changed[name] for name in self.keys]
+            said["gone"] = pa.RecordBatch.from_arrays(columns, called)
+        return said
+
+    def noted(self, receipt: ShuffleReceipt) -> ShuffleReceipt:
+        """Return the receipt of the write, which says what was computed."""
+        if receipt.is_repetition:  # another process did it meanwhile
+            return receipt
+        return replace(receipt, notes=(self.note, *receipt.notes))
+
+    def placement(self, made: Placement, num_subpartitions: int | None) -> Placement:
+        """Return how rows are placed: as in what is there; raises OptionError for other keys."""
+        given = key_columns(made.partitioner) or ()
+        if {*given} != {*self.keys}:
+            msg = (
+                f"keys={list(given)}: the groups are by {', '.join(self.keys)}, and what is "
+                "replaced is found by these; leave keys out"
+            )
+            raise OptionError(msg)
+        there = self.view.shape
+        if there is None:
+            return made
+        partitioner = partitioner_from_description(there.partitioner)
+        assert isinstance(partitioner, Partitioner)  # it has these keys
+        n = there.num_subpartitions if num_subpartitions is None else num_subpartitions
+        stays = made.stays and n == made.num_subpartitions and partitioner == made.partitioner
+        return Placement(partitioner, n, stays)
 
 
 @dataclass(frozen=True)

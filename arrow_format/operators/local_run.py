@@ -183,7 +183,7 @@ def write_here(
         outputs = _MapOutputs(workers, plan, job, rows)
         return list(InOrder(outputs, number, max_tasks=workers.number, max_bytes=0, step_bytes=0))
 
-    return run_job(job, into.mode, run, num_map_outputs=number)
+    return run_job(job, into.mode, run, num_map_outputs=number, **into.commits)
 
 
 def _begin_known(known: Mapping[str, Mapping[str, Any]], *given: Any, **how: Any) -> ShuffleJob:  # noqa: ANN401
@@ -221,6 +221,7 @@ def _bound(
         SparkSettings(time_zone),
         memory=workers.share.shared_by(description.num_inputs),
     )
+    description.check_runs()
     return workers, description.bind(at)
 
 

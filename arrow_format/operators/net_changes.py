@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -23,9 +23,10 @@ from arrow_format.errors import OptionError, SchemaError
 from arrow_format.format.masks import RowMask, rows_beyond
 from arrow_format.format.regions import RegionKind
 from arrow_format.keys.hash_passes import in_passes
+from arrow_format.keys.key_groups import key_groups
 from arrow_format.keys.key_numbers import key_numbers
 from arrow_format.log.commit_log import CommitLog
-from arrow_format.log.net_changes import NetChanges, net_changes
+from arrow_format.log.net_changes import RECOMPUTE, NetChanges, net_changes
 from arrow_format.log.outputs import MapOutputs, key_of
 from arrow_format.log.reader import translate_gone
 from arrow_format.log.snapshot import Snapshot
@@ -50,6 +51,9 @@ CHANGE_COLUMN = "_change_type"
 """Name of the column that says what became of a row."""
 
 ERASE, DELETE, INSERT = "erase", "delete", "insert"
+
+_MOST_KEYS = 1 << 20
+"""Keys that are in memory before those that are equal are looked for among all."""
 
 _NUMBERING_BYTES = 64
 """Bytes per row while rows are compared, besides its own."""
@@ -86,9 +90,6 @@ def read_changes(
 
     Parameters, result and errors are those of :meth:`arrow_shuffle.Shuffle.changes`.
     """
-    if not shuffle.is_whole or shuffle.span is not None or shuffle.snapshot.ranges:
-        msg = f"{shuffle.path}: changes are those of a whole version; filter what they return"
-        raise OptionError(msg)
     schema = shuffle.schema_of(columns)
     if not schema.names:
         msg = "columns=[]: name one at least, by whose values rows differ"
@@ -96,19 +97,8 @@ def read_changes(
     if CHANGE_COLUMN in schema.names:
         msg = f"column {CHANGE_COLUMN!r} is there already: select others, with columns=[...]"
         raise SchemaError(msg)
-    wanted = since if since == 0 and not isinstance(since, bool) else parse_version_name(since)
-    log = CommitLog(shuffle.storage)
-
-    def found(view: LogView) -> NetChanges:
-        number = 0 if wanted == 0 else resolve_version(log, view, wanted)
-        assert number is not None
-        return net_changes(log, view, number, shuffle.snapshot)
-
-    changes = log.read(found)
-    wide = changes.later.data_schema
-    fields = [wide.field(name) for name in schema.names]
-    fields = [one if one.name in changes.keys else one.with_nullable(True) for one in fields]
-    delivered = pa.schema([*fields, pa.field(CHANGE_COLUMN, pa.string(), nullable=False)])
+    changes = _changes_of(shuffle, since)
+    delivered = _delivered_schema(changes, schema.names)
     batches = rebatched(
         _changed(shuffle, changes, delivered),
         min_rows=BATCH_ROWS,
@@ -117,10 +107,80 @@ def read_changes(
     return BatchReader(delivered, batches)
 
 
+def changed_keys(shuffle: Shuffle, since: int, keys: Sequence[str]) -> pa.RecordBatch:
+    """Return the keys, each once, of the rows in which a version differs from an earlier one.
+
+    ``keys`` are the columns of the partitioner. No other is read unless whole files took the place
+    of others, as after an overwrite: then all are, and rows that are equal in both versions have no
+    key here. A row that was replaced by an equal one has. Raises as :func:`read_changes`, and
+    OptionError where the earlier version was partitioned by other columns.
+    """
+    changes = _changes_of(shuffle, since)
+    if changes.keys and {*changes.keys} != {*keys}:
+        msg = (
+            f"{shuffle.path}: is partitioned by {', '.join(keys)}, and version {since} was by "
+            f"others, so {RECOMPUTE}"
+        )
+        raise OptionError(msg)
+    schema = pa.schema([field.with_nullable(True) for field in shuffle.schema_of(keys)])
+    if (changes.inserted and changes.deleted) or changes.rewritten:
+        every = _delivered_schema(changes, changes.later.data_schema.names)
+        batches = _changed(shuffle, changes, every)
+    else:
+        batches = chain.from_iterable(side.batches(keys) for side in _read_sides(shuffle, changes))
+    found: list[pa.RecordBatch] = []
+    num_rows = 0
+    for batch in batches:
+        columns = [batch[field.name].cast(field.type) for field in schema]  # as wide as both are
+        found.append(_distinct(pa.RecordBatch.from_arrays(columns, schema=schema)))
+        num_rows += found[-1].num_rows
+        if num_rows > _MOST_KEYS + 2 * found[0].num_rows:
+            found = [distinct_keys(found, schema)]
+            num_rows = found[0].num_rows
+    return distinct_keys(found, schema)
+
+
+def distinct_keys(parts: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    """Return the keys of several batches, each once."""
+    return _distinct(joined([*parts])) if parts else pa.RecordBatch.from_pylist([], schema)
+
+
+def _distinct(batch: pa.RecordBatch) -> pa.RecordBatch:
+    _, rows = key_groups(batch.columns)
+    return take(batch, to_arrow(rows))
+
+
+def _changes_of(shuffle: Shuffle, since: VersionName) -> NetChanges:
+    """Return which files have what changed; raises as :func:`read_changes`."""
+    if not shuffle.is_whole or shuffle.span is not None or shuffle.snapshot.ranges:
+        msg = f"{shuffle.path}: changes are those of a whole version; filter what they return"
+        raise OptionError(msg)
+    wanted = since if since == 0 and not isinstance(since, bool) else parse_version_name(since)
+    log = CommitLog(shuffle.storage)
+
+    def found(view: LogView) -> NetChanges:
+        number = 0 if wanted == 0 else resolve_version(log, view, wanted)
+        assert number is not None
+        return net_changes(log, view, number, shuffle.snapshot)
+
+    return log.read(found)
+
+
+def _delivered_schema(changes: NetChanges, names: Sequence[str]) -> pa.Schema:
+    wide = changes.later.data_schema
+    fields = [wide.field(name) for name in names]
+    fields = [one if one.name in changes.keys else one.with_nullable(True) for one in fields]
+    return pa.schema([*fields, pa.field(CHANGE_COLUMN, pa.string(), nullable=False)])
+
+
+def _read_sides(shuffle: Shuffle, changes: NetChanges) -> list[_Side]:
+    with translate_gone(shuffle.storage, changes.later, changes.oldest_needed):
+        return _sides(shuffle, changes)
+
+
 def _changed(shuffle: Shuffle, changes: NetChanges, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield the rows that changed, of adjacent subpartitions together."""
-    with translate_gone(shuffle.storage, changes.later, changes.oldest_needed):
-        sides = _sides(shuffle, changes)
+    sides = _read_sides(shuffle, changes)
     names = schema.names[:-1]
     deliver = partial(_delivered, schema=schema, keys=changes.keys)
     if len({side.change == INSERT for side in sides}) < 2:

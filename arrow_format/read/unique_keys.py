@@ -32,14 +32,18 @@ def groups_of(num_rows: Int64Array) -> list[NDArray[np.bool_]]:
 
 
 def unique_keys(
-    files: Iterable[PartitionedFileReader], version: LogEntry, wanted: NDArray[np.bool_]
+    files: Iterable[PartitionedFileReader],
+    version: LogEntry,
+    wanted: NDArray[np.bool_],
+    names: Sequence[str] | None = None,
 ) -> tuple[pa.RecordBatch, Int32Array]:
-    """Return the columns that identify each row of wanted subpartitions, and its subpartition.
+    """Return columns of each row of wanted subpartitions, and its subpartition.
 
-    ``version`` has the schema to read them with. Raises CorruptShuffleError where a chunk cannot be
-    read.
+    They are those that identify a row when ``names`` is None. ``version`` has the schema to read
+    them with. Raises CorruptShuffleError where a chunk cannot be read.
     """
-    fields = [version.data_schema.field(name) for name in version.shape.unique_names]
+    names = version.shape.unique_names if names is None else names
+    fields = [version.data_schema.field(name) for name in names]
     parts = [*keys_in(files, [field.name for field in fields], version.data_schema, wanted)]
     columns = [
         pa.concat_arrays([of[i] for _, of in parts] or [pa.array([], field.type)])

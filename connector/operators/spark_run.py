@@ -126,7 +126,9 @@ def write_in_spark(
     task = NumberedMapTask(*into.begin(plan, results, arrow_schema_of(stored), begin))
     numbers, count = _numbers(spark, results), len(results.groups)
     what = f"{_shown(plan)} into"
-    return write_and_commit(task, numbers, into.mode, what=what, num_map_outputs=count)
+    return write_and_commit(
+        task, numbers, into.mode, what=what, num_map_outputs=count, **into.commits
+    )
 
 
 def planned_in_spark(spark: SparkSession, description: Description) -> tuple[TaskPlan, int]:
@@ -139,6 +141,7 @@ def _bound(
     spark: SparkSession, description: Description, target_partition_bytes: int | None
 ) -> tuple[TaskPlan, StructType, GroupResults]:
     """Return what tasks do, Spark's schema of the results, and their groups."""
+    description.check_runs()
     require("pandas", "df.mapInArrow of PySpark")
     check_worker_python(spark)
     reading = next(description.shuffles).given_options

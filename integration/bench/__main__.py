@@ -44,6 +44,7 @@ NUMBERS: dict[str, tuple[int, ...]] = {
     "joins": (200, 2_000),
     "in_process": (200,),
     "groups": (200,),
+    "since": (200,),
     "queries": (200,),
     "planner": (200,),
     "merge": (20_000,),

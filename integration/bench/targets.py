@@ -149,6 +149,10 @@ UPSERT_AGAINST_REWRITE = Target(at_most=0.1)
 UPSERT_AGAINST_PEERS = Target(at_most=1)
 """Time of an upsert, against Delta's ``MERGE`` and Lance's ``merge_insert``."""
 
+SINCE_AGAINST_ALL = {500: Target(at_most=0.03), 50: Target(at_most=0.04)}
+"""Time of ``map_groups(since="last")`` where 1 % of the keys changed, against all groups, by rows
+of a key."""
+
 READ_AFTER_UPSERTS = Target(at_most=1.3)
 """Time of a read of all rows after 30 upserts of 1 %, against the read before."""
 

@@ -144,6 +144,10 @@ GUARANTEES: dict[str, dict[str, str]] = {
             "there, in one commit, and an append of such a key is refused, whatever others commit "
             "meanwhile; rows of other keys stay"
         ),
+        "changed groups": (
+            'A result of `map_groups(since="last")` is that of a run over all groups, whatever was '
+            "committed to source and result since, and wherever a run died"
+        ),
         "atomic commit": "Nothing is visible before the commit, everything after it",
         "one attempt": (
             "Of several attempts of a map task exactly one counts; late ones change nothing"
