@@ -330,12 +330,7 @@ class Rows(ABC):
         from arrow_format.operators.group_calls import form_of
         from arrow_shuffle.declared_schema import declared
 
-        frames: FrameCalls | None = None
-        if form_of(function).takes != "table":
-            with needed_by("map_groups, unless its function takes a pyarrow.Table"):
-                from connector.operators.frame_calls import frame_calls
-
-            frames = frame_calls
+        frames = None if form_of(function).takes == "table" else _frame_calls()
         made = declared(schema)
         asked = MappedGroups(
             self._description,
@@ -348,6 +343,29 @@ class Rows(ABC):
             name=check_since(since, function, name),
         )
         return Operation(asked)
+
+    def cogroup(self, other: Rows) -> Cogroup:
+        """Put the rows of each key beside those of the same key in other rows.
+
+        .. code-block:: python
+
+            def visits_before(key, orders, visits):
+                return orders.assign(visits=len(visits))
+
+            orders.cogroup(visits).map_groups(visits_before, "customer bigint, visits bigint")
+
+        Parameters
+        ----------
+        other
+            Rows that are co-partitioned with these, as for :meth:`join`, by keys of equal types;
+            neither side is broadcast.
+
+        Returns
+        -------
+        Cogroup
+            Its ``map_groups`` asks for what a function returns for each key of either side.
+        """
+        return Cogroup(self._description, _rows(other, "other", "orders.cogroup(visits)"))
 
     def map_subpartitions(
         self,
@@ -610,6 +628,67 @@ class Rows(ABC):
         return self._description
 
 
+class Cogroup:
+    """Rows of two shuffles or operations by equal keys; see :meth:`Rows.cogroup`."""
+
+    def __init__(self, left: Description, right: Description) -> None:
+        self._sides = left, right
+
+    def map_groups(
+        self,
+        function: Callable[..., Any],
+        schema: Any,  # noqa: ANN401  a StructType, without PySpark at hand
+        *,
+        check: bool = False,
+    ) -> Operation:
+        """Ask for what a function returns for each key that a row of either side has.
+
+        .. code-block:: python
+
+            def totals(orders: pa.Table, refunds: pa.Table):
+                ...
+
+            orders.cogroup(refunds).map_groups(totals, "customer bigint, left double")
+
+        The result is that of Spark's ``cogroup(...).applyInPandas(function, schema)``, without an
+        exchange and a sort. A side that has no rows of the key is empty.
+
+        Parameters
+        ----------
+        function
+            ``function(left, right)`` or ``function(key, left, right)``, with frames of pandas, or
+            tables of PyArrow where its last parameter is annotated as one, as for
+            :meth:`Rows.map_groups`; it takes no iterators.
+        schema, check
+            As for :meth:`Rows.map_groups`.
+
+        Returns
+        -------
+        Operation
+            What the function returned, in the subpartitions of the left; groups in no particular
+            order. Those of both sides are in memory together, within the bounds of
+            :meth:`Rows.map_groups`.
+
+        Raises
+        ------
+        OptionError
+            The sides are not co-partitioned by keys, or some rows are broadcast; the function takes
+            other arguments.
+        SchemaError
+            A column is missing, or keys are of different types.
+        MissingPackageError
+            The function takes frames, and pandas or PySpark is not installed.
+        """
+        from arrow_format.operators.description import Cogrouped
+        from arrow_format.operators.group_calls import form_of
+        from arrow_shuffle.declared_schema import declared
+
+        calls = _frame_calls() if form_of(function, 2).takes == "frame" else None
+        return Operation(
+            Cogrouped(*self._sides, function, *declared(schema), check=check, frame_calls=calls)
+        )
+
+
 class Operation(Rows):
     """What was asked of rows: a selection, a join, an aggregation, calls of a function.
 
@@ -823,6 +902,12 @@ class Operation(Rows):
 
         facts = [("operation", self._plan.what), ("of", self._plan.paths)]
         return html_table(facts) + html_of_schema(self.schema)
+
+
+def _frame_calls() -> FrameCalls:
+    with needed_by("map_groups, unless its function takes a pyarrow.Table"):
+        from connector.operators.frame_calls import frame_calls
+    return frame_calls
 
 
 def _stored(

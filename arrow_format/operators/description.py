@@ -27,7 +27,13 @@ from arrow_format.operators.aggregation_plan import (
     refuse_partial_filter,
 )
 from arrow_format.operators.computed import Computed
-from arrow_format.operators.group_calls import EachGroup, GroupsForm, TableCall, form_of
+from arrow_format.operators.group_calls import (
+    EachGroup,
+    GroupsForm,
+    OtherSide,
+    TableCall,
+    form_of,
+)
 from arrow_format.operators.groups import group_keys
 from arrow_format.operators.inputs import InputSlice, bound, common_subpartitions
 from arrow_format.operators.join import ThenOfGroup, join_range
@@ -54,7 +60,7 @@ if TYPE_CHECKING:
     from arrow_format.read.shuffle import Shuffle
 
     Function = Callable[..., Iterable[pa.RecordBatch]]
-    FrameCalls = Callable[[GroupsForm, "MappedGroups", "RunSettings", Input], GroupCall]
+    FrameCalls = Callable[[GroupsForm, "MappedGroups | Cogrouped", "RunSettings", Input], GroupCall]
     """Makes the calls of a function of pandas frames, which this package does not know."""
 
 AGGREGATION_BYTES = 32 << 20
@@ -526,6 +532,83 @@ class MappedGroups(Description):
             subpartitions=given.subpartitions,
             candidates=rows.candidates(),
             columns=(names,),
+            declared=self.declared,
+            calls_function=True,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Cogrouped(Description):
+    """What a function returns for each key, of the rows that two descriptions have of it."""
+
+    left: Description
+    right: Description
+    function: Callable[..., Any]
+    schema: pa.Schema
+    declared: object = None
+    """The schema as Spark has it; None for what the Arrow schema says."""
+    check: bool = False
+    frame_calls: FrameCalls | None = None
+
+    is_call = True
+
+    @property
+    def sources(self) -> tuple[Description, ...]:
+        """Both sides."""
+        return self.left, self.right
+
+    def bind(self, at: RunSettings) -> TaskPlan:
+        """Return what tasks do: call the function."""
+        at = _checked(at, check=self.check)
+        left, right = self.left.as_input(at), self.right.as_input(at)
+        _check_placed(left, right)
+        sides, asked = (left.rows, right.rows), form_of(self.function, 2)
+        keys = [group_keys(rows) for rows in sides]
+        check_co_partitioned(sides)
+        for mine, theirs in zip(*keys, strict=True):
+            types = left.rows.schema.field(mine).type, right.rows.schema.field(theirs).type
+            if types[0] != types[1]:
+                msg = (
+                    f"cogroup: {mine!r} of {left.rows.path} is {types[0]}, {theirs!r} of "
+                    f"{right.rows.path} is {types[1]}: cast one of them before it is written"
+                )
+                raise SchemaError(msg)
+        if not (left.names and right.names):
+            msg = "columns is empty: a frame without columns has no rows; name one"
+            raise OptionError(msg)
+        form = GroupsForm(
+            path=f"{left.rows.path} and {right.rows.path}",
+            keys=keys[0],
+            columns=tuple(left.names),
+            takes_key=asked.takes_key,
+            takes_frames=asked.takes == "frames",
+            schema=self.schema,
+            other_columns=tuple(right.names),
+        )
+        if asked.takes == "table":
+            call: GroupCall = TableCall(form, self.function)
+        elif self.frame_calls is None or asked.takes == "frames":
+            msg = "function of a cogroup: expected one that takes two frames or two pyarrow.Tables"
+            raise OptionError(msg)
+        else:
+            call = self.frame_calls(form, self, at, left.rows)
+        names = [
+            tuple(dict.fromkeys([*side.names, *of]))
+            for side, of in zip((left, right), keys, strict=True)
+        ]
+        numbers = common_subpartitions([left, right])
+        left, right = left.pruned(names[0]), right.pruned(names[1])
+        found = [side.rows.candidates() for side in (left, right)]
+        known = [each for each in found if each is not None]
+        other = OtherSide(right.rows, names[1], keys[1])
+        return TaskPlan(
+            "cogroup",
+            (left.rows, right.rows),
+            EachGroup(left.rows, names[0], (), call, at.time_zone, other=other),
+            self.schema,
+            subpartitions=numbers,
+            candidates=sorted({*known[0], *known[1]}) if len(known) == 2 else None,
+            columns=(names[0], names[1]),
             declared=self.declared,
             calls_function=True,
         )

@@ -28,7 +28,7 @@ from arrow_format.arrays.selection import joined, take
 from arrow_format.arrays.stored_types import conform, in_time_zone
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.keys.key_numbers import key_numbers
-from arrow_format.operators.groups import GroupBlock, grouped_blocks
+from arrow_format.operators.groups import GroupBlock, cogrouped_blocks, grouped_blocks
 from arrow_format.operators.results import fitted, noted
 
 if TYPE_CHECKING:
@@ -51,17 +51,21 @@ class Form:
     takes: Literal["frame", "frames", "table"]
 
 
-def form_of(function: Any) -> Form:  # noqa: ANN401
-    """Return what a function takes, by its parameters and their annotations; raises OptionError."""
+def form_of(function: Any, num_sides: int = 1) -> Form:  # noqa: ANN401
+    """Return what a function takes, by its parameters and their annotations; raises OptionError.
+
+    Of a cogroup, of two sides, it takes the rows of both.
+    """
+    rows = "frame" if num_sides == 1 else "left, right"
     if not callable(function):
-        msg = f"function is {type(function).__name__}: expected a callable(frame) or (key, frame)"
+        msg = f"function is {type(function).__name__}: expected a callable({rows}) or (key, {rows})"
         raise OptionError(msg)
     try:
         signature = inspect.signature(function)
     except ValueError as error:  # of some that are written in C
         msg = (
             f"function is {function!r}, which does not say what it takes: expected a function("
-            "frame) or function(key, frame), such as a lambda that calls it"
+            f"{rows}) or function(key, {rows}), such as a lambda that calls it"
         )
         raise OptionError(msg) from error
     parameters = [
@@ -70,15 +74,15 @@ def form_of(function: Any) -> Form:  # noqa: ANN401
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
         and parameter.default is parameter.empty
     ]
-    if len(parameters) not in (1, 2):
+    if len(parameters) - num_sides not in (0, 1):
         msg = (
-            f"function takes {len(parameters)} arguments: expected function(frame) or "
-            "function(key, frame)"
+            f"function takes {len(parameters)} arguments: expected function({rows}) or "
+            f"function(key, {rows})"
         )
         raise OptionError(msg)
     while isinstance(function, partial):
         function = function.func
-    takes_key, of_rows = len(parameters) == 2, parameters[-1]
+    takes_key, of_rows = len(parameters) > num_sides, parameters[-1]
     hints = {of_rows.name: of_rows.annotation, "return": signature.return_annotation}
     if any(isinstance(annotation, str) for annotation in hints.values()):
         # One that only a type checker imports.
@@ -113,6 +117,16 @@ def _is_iterator_of(annotation: Any, kind: str) -> bool:  # noqa: ANN401
 
 
 @dataclass(frozen=True)
+class OtherSide:
+    """The right side of a cogroup."""
+
+    rows: Input
+    columns: tuple[str, ...]
+    """Read, the keys among them."""
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class EachGroup:
     """Reads subpartitions, and yields what the function returns for each of their groups."""
 
@@ -124,26 +138,49 @@ class EachGroup:
     """Of the timestamps that the function reads; as they are stored when None."""
     keeps_keys: bool = False
     """Whether each row of a result must have the key of its group."""
+    other: OtherSide | None = None
+    """The right side of a cogroup."""
 
     def __call__(self, subpartitions: Sequence[int]) -> Generator[Result]:
         """Yield the results, each row with the subpartition of its group."""
         rows, keys = self.rows, self.call.form.keys
         place = rows.partitioner.bind(rows.schema_of(keys), rows.num_subpartitions, 0)  # type: ignore[union-attr]
-        zoned = rows.schema_of(self.columns)
-        if self.time_zone is not None:
-            zoned = in_time_zone(zoned, self.time_zone)
-        blocks = grouped_blocks(rows, keys, self.columns, subpartitions, sort_by=self.sort_by)
-        with closing(blocks):
+        with closing(self._blocks(subpartitions)) as blocks:
             for block in blocks:
-                firsts = take(block.batch.select(keys), to_arrow(block.starts[:-1]))
+                firsts = block.keys(keys)
                 ids = np.asarray(place(firsts), np.int32)
-                for groups, counts, batch in self.call.results(
-                    GroupBlock(conform(block.batch, zoned), block.starts)
-                ):
+                for groups, counts, batch in self.call.results(self._zoned(block)):
                     if self.keeps_keys:
                         self._check_keys(firsts, groups, counts, batch)
                     yield np.repeat(ids[groups], counts), batch
                 del block  # before the next is read
+
+    def _blocks(self, subpartitions: Sequence[int]) -> Generator[GroupBlock]:
+        keys, other = self.call.form.keys, self.other
+        if other is None:
+            return grouped_blocks(
+                self.rows, keys, self.columns, subpartitions, sort_by=self.sort_by
+            )
+        columns = self.columns, other.columns
+        return cogrouped_blocks((self.rows, other.rows), (keys, other.keys), columns, subpartitions)
+
+    def _zoned(self, block: GroupBlock) -> GroupBlock:
+        """Return a block with the timestamps that the function reads."""
+        batch = self._in_zone(block.batch, self.rows, self.columns)
+        other, of_groups = block.other, block.of_groups
+        if other is not None and self.other is not None:
+            other = self._in_zone(other[0], self.other.rows, self.other.columns), other[1]
+        if of_groups is not None:
+            of_groups = self._in_zone(of_groups, self.rows, self.call.form.keys)
+        return GroupBlock(batch, block.starts, other, of_groups)
+
+    def _in_zone(
+        self, batch: pa.RecordBatch, rows: Input, columns: Sequence[str]
+    ) -> pa.RecordBatch:
+        schema = rows.schema_of(columns)
+        return conform(
+            batch, schema if self.time_zone is None else in_time_zone(schema, self.time_zone)
+        )
 
     def _check_keys(
         self, firsts: pa.RecordBatch, groups: Int64Array, counts: Int64Array, made: pa.RecordBatch
@@ -179,10 +216,12 @@ class GroupsForm:
     takes_frames: bool
     """Whether rows come as an iterator of frames, and results as another."""
     schema: pa.Schema
+    other_columns: tuple[str, ...] = ()
+    """Of the right side of a cogroup."""
 
     def where(self, block: GroupBlock, group: int) -> str:
         """Return the name of a group for messages."""
-        key = key_text(block.batch, self.keys, int(block.starts[group]))
+        key = key_text(block.keys(self.keys), self.keys, group)
         return f"the group {key} of {self.path}"
 
 
@@ -207,15 +246,21 @@ class TableCall(GroupCall):
         """Yield results as :class:`GroupCall` says."""
         form, starts = self.form, block.starts.tolist()
         rows = pa.Table.from_batches([block.batch.select(form.columns)])
-        keys = block.batch.select(form.keys).columns
+        keys = block.keys(form.keys).columns if form.takes_key else []
+        if block.other is not None:
+            others = pa.Table.from_batches([block.other[0].select(form.other_columns)])
+            other_starts = block.other[1].tolist()
         groups: list[int] = []
         counts: list[int] = []
         made: list[pa.RecordBatch] = []
         num_rows = num_bytes = 0
         for group, (start, stop) in enumerate(pairwise(starts)):
             given = [rows.slice(start, stop - start)]
+            if block.other is not None:
+                first, end = other_starts[group], other_starts[group + 1]
+                given.append(others.slice(first, end - first))
             if form.takes_key:
-                given.insert(0, tuple(column[start] for column in keys))
+                given.insert(0, tuple(column[group] for column in keys))
             with noted("map_groups", partial(form.where, block, group)):
                 table = called(self.function, given, pa.Table)
                 where = form.where(block, group) if not table.schema.equals(form.schema) else ""

@@ -7,9 +7,11 @@ ordered by key at once; a large one is read in several passes, each over some of
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from arrow_format.arrays.buffers import to_arrow
 from arrow_format.arrays.radix_sort import sort_permutation
@@ -24,9 +26,7 @@ from arrow_format.operators.join import joined_rows
 from arrow_format.read.chunk_plan import extent_of, group_adjacent
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
-
-    import pyarrow as pa
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
     from arrow_format.keys.co_partitioning import Partitioned
     from arrow_format.keys.sort_keys import SortBy
@@ -45,6 +45,17 @@ class GroupBlock:
     """Rows, those of each group adjacent and in order."""
     starts: Int64Array
     """First row of each group, and the number of rows; shape (groups + 1,)."""
+    other: tuple[pa.RecordBatch, Int64Array] | None = None
+    """The same of the other side of a cogroup, whose groups these are too: of either side a group
+    may have no rows."""
+    of_groups: pa.RecordBatch | None = None
+    """Keys of the groups of a cogroup; None where each has a row in :attr:`batch`."""
+
+    def keys(self, names: Sequence[str]) -> pa.RecordBatch:
+        """Return the keys of each group, by the columns ``names``."""
+        if self.of_groups is not None:
+            return self.of_groups
+        return take(self.batch.select(names), to_arrow(self.starts[:-1]))
 
 
 def group_keys(shuffle: Partitioned) -> tuple[str, ...]:
@@ -131,6 +142,92 @@ def grouped_blocks(
                 batch = joined_rows(batches, schema)
                 yield _grouped(batch, keys, sort_by, is_ordered=is_ordered)
                 del batch  # before the next pass
+
+
+def cogrouped_blocks(
+    sides: Sequence[Input],
+    keys: Sequence[Sequence[str]],
+    columns: Sequence[Sequence[str]],
+    subpartitions: Sequence[int] | None = None,
+    *,
+    group_bytes: int | None = None,
+) -> Generator[GroupBlock]:
+    """Yield the groups of two co-partitioned shuffles by equal keys, those of one side too.
+
+    Rows, memory and errors are those of :func:`grouped_blocks`, of both sides together. ``keys``
+    and ``columns`` are of each side, keys among the columns and of equal types.
+    """
+    if group_bytes is None:
+        group_bytes = min(side.options.working_set_bytes for side in sides)
+    within = extent_of(subpartitions, sides[0].num_subpartitions)
+    sizes = [side.weights(of, within=within) for side, of in zip(sides, columns, strict=True)]
+    rows = sizes[0][0] + sizes[1][0]
+    weights = sizes[0][1] + sizes[1][1] + ORDER_BYTES * rows
+    schemas = [side.schema_of(of) for side, of in zip(sides, columns, strict=True)]
+    # Batches of both pass: with one name for each key, and the number of the side in a last column.
+    called = [
+        [keys[0][of.index(name)] if name in of else f"{number} {name}" for name in schema.names]
+        for number, (of, schema) in enumerate(zip(keys, schemas, strict=True))
+    ]
+    origin = within.start
+    for first, end in group_adjacent(weights, group_bytes, subpartitions, origin=origin):
+        reads = [
+            batches_again(side, [(first, end)], of, ordered=bool(side.sort_by))
+            for side, of in zip(sides, columns, strict=True)
+        ]
+        passes = in_passes(
+            partial(_of_both, reads, called),
+            keys[0],
+            max_bytes=group_bytes * 4 // 3,
+            max_group_bytes=2 * group_bytes,
+            row_bytes=ORDER_BYTES,
+            num_rows=int(rows[first - origin : end - origin].sum()),
+        )
+        for _, batches in passes:
+            if batches:
+                of_sides = [
+                    joined_rows(
+                        [
+                            pa.RecordBatch.from_arrays(batch.columns[:-1], schema=schema)
+                            for batch in batches
+                            if batch.column(batch.num_columns - 1)[0].as_py() == number
+                        ],
+                        schema,
+                    )
+                    for number, schema in enumerate(schemas)
+                ]
+                batches.clear()
+                yield _cogrouped(of_sides, keys)
+                del of_sides  # before the next pass
+
+
+def _of_both(
+    reads: Sequence[Callable[[], Iterator[pa.RecordBatch]]], called: Sequence[Sequence[str]]
+) -> Iterator[pa.RecordBatch]:
+    for number, (read, names) in enumerate(zip(reads, called, strict=True)):
+        for batch in read():
+            if batch.num_rows:
+                side = to_arrow(np.full(batch.num_rows, number, np.int8))
+                yield pa.RecordBatch.from_arrays([*batch.columns, side], [*names, " side"])
+
+
+def _cogrouped(sides: Sequence[pa.RecordBatch], keys: Sequence[Sequence[str]]) -> GroupBlock:
+    pairs = [
+        [side[name] for side, name in zip(sides, names, strict=True)]
+        for names in zip(*keys, strict=True)
+    ]
+    of_both = [pa.concat_arrays(pair) for pair in pairs]
+    _, firsts, of_row = np.unique(key_numbers(of_both)[0], return_index=True, return_inverse=True)
+    num_left = sides[0].num_rows
+    made = []
+    for side, groups in zip(sides, (of_row[:num_left], of_row[num_left:]), strict=True):
+        order = np.argsort(groups, kind="stable")
+        starts = np.searchsorted(groups[order], np.arange(len(firsts) + 1))
+        made.append((take(side, to_arrow(order)), starts))
+    (batch, starts), other = made
+    index = to_arrow(firsts)
+    of_groups = pa.RecordBatch.from_arrays([take(each, index) for each in of_both], [*keys[0]])
+    return GroupBlock(batch, starts, other, of_groups)
 
 
 def _grouped(

@@ -17,8 +17,7 @@ import numpy as np
 from pyspark.sql.types import StructType
 
 from arrow_format.arrays.batches import BATCH_BYTES
-from arrow_format.arrays.buffers import to_arrow
-from arrow_format.arrays.selection import joined, take
+from arrow_format.arrays.selection import joined
 from arrow_format.arrays.stored_types import conform
 from arrow_format.errors import SchemaError
 from arrow_format.extras import require
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from arrow_format.operators.description import MappedGroups, RunSettings
+    from arrow_format.operators.description import Cogrouped, MappedGroups, RunSettings
     from arrow_format.operators.group_calls import GroupResult
     from arrow_format.operators.groups import GroupBlock
     from arrow_format.operators.inputs import Input
@@ -62,14 +61,18 @@ class FrameCall(GroupCall):
         rows = Frames(block.batch.select(form.columns), self.settings)
         keys: Iterable[tuple[Any, ...]] = repeat(())
         if form.takes_key:
-            firsts = take(block.batch.select(form.keys), to_arrow(block.starts[:-1]))
-            keys = Frames(firsts, self.settings).rows()
+            keys = Frames(block.keys(form.keys), self.settings).rows()
+        if block.other is not None:
+            others = Frames(block.other[0].select(form.other_columns), self.settings)
+            other_starts = block.other[1].tolist()
         collected: dict[tuple[Any, ...], Collected] = {}
         known: dict[tuple[Any, ...], list[int]] = {}
         # The first results are converted at once: how large a row is, nothing else tells.
         num_rows, most_rows = 0, 1
         for group, ((start, stop), key) in enumerate(zip(pairwise(starts), keys, strict=False)):
             given = [rows.slice(start, stop)]
+            if block.other is not None:
+                given.append(others.slice(other_starts[group], other_starts[group + 1]))
             if form.takes_key:
                 given.insert(0, key)
             for columns in self._columns(given, known, block, group):
@@ -186,7 +189,9 @@ class FrameCall(GroupCall):
         return conform(batch, self.form.schema)
 
 
-def frame_calls(form: GroupsForm, groups: MappedGroups, at: RunSettings, rows: Input) -> FrameCall:
+def frame_calls(
+    form: GroupsForm, groups: MappedGroups | Cogrouped, at: RunSettings, rows: Input
+) -> FrameCall:
     """Return the calls of a function of frames, which Spark's converters make, without a JVM.
 
     Raises MissingPackageError where pandas is missing, SchemaError for a column that Spark has no
