@@ -24,6 +24,7 @@ from arrow_format.keys.spark_order import key_codes
 from arrow_format.operators.inputs import batches_again
 from arrow_format.operators.join import joined_rows
 from arrow_format.read.chunk_plan import extent_of, group_adjacent
+from arrow_format.read.shuffle import Shuffle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -128,6 +129,12 @@ def grouped_blocks(
     schema = shuffle.schema_of(columns)
     weights = weights + ORDER_BYTES * rows
     origin = within.start
+    if subpartitions is not None and _are_all(shuffle, subpartitions, within):
+        # Those between have no rows to read: a read of many apart would cost one for each.
+        is_read = np.zeros(len(within), np.bool_)
+        is_read[np.asarray(subpartitions) - origin] = True
+        rows, weights = np.where(is_read, rows, 0), np.where(is_read, weights, 0)
+        subpartitions = within
     for first, end in group_adjacent(weights, group_bytes, subpartitions, origin=origin):
         passes = in_passes(
             batches_again(shuffle, [(first, end)], columns, ordered=bool(shuffle.sort_by)),
@@ -228,6 +235,14 @@ def _cogrouped(sides: Sequence[pa.RecordBatch], keys: Sequence[Sequence[str]]) -
     index = to_arrow(firsts)
     of_groups = pa.RecordBatch.from_arrays([take(each, index) for each in of_both], [*keys[0]])
     return GroupBlock(batch, starts, other, of_groups)
+
+
+def _are_all(shuffle: Input, subpartitions: Sequence[int], within: range) -> bool:
+    """Whether a filter leaves out all subpartitions of a range but some."""
+    if len(subpartitions) == len(within) or not isinstance(shuffle, Shuffle):
+        return False
+    left = shuffle.candidates(within)
+    return left is not None and {*left} <= {*subpartitions}
 
 
 def _grouped(

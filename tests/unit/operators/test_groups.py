@@ -118,3 +118,17 @@ def test_shuffles_without_groups(tmp_path):
     ranges = RangePartitioner("k", bounds=[1])
     write_rows(tmp_path / "s", table, n=2, partitioner=ranges)
     assert group_keys(open_shuffle(tmp_path / "s")) == ("k",)
+
+
+def test_groups_of_few_keys_that_lie_apart_are_read_together(tmp_path):
+    rows = pa.table({"k": np.arange(200), "v": np.arange(200)})
+    write_rows(tmp_path / "s", rows, "k", n=64)
+    shuffle = open_shuffle(tmp_path / "s")
+    few = shuffle.where(shuffle.bound_keys({"k": [3, 40, 77, 120, 199]}))
+    candidates = few.candidates()
+    assert max(np.diff(candidates)) > 1
+    (block,) = grouped_blocks(few, ["k"], ["k", "v"], candidates)
+    assert sorted(block.batch["v"].to_pylist()) == [3, 40, 77, 120, 199]
+    # One that is not asked for has rows of its own.
+    (block, *others) = grouped_blocks(few, ["k"], ["k", "v"], [candidates[0], candidates[-1]])
+    assert block.batch.num_rows + sum(each.batch.num_rows for each in others) < 5
