@@ -15,22 +15,29 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
 import arrow_shuffle
 from integration.bench import targets
 from integration.bench.child import run_in_child, timed
-from integration.bench.results import Part, cpu_line
+from integration.bench.results import Part, compare, cpu_line
+from integration.bench.spark import measure_actions, session
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
     from integration.bench.rounds import Settings
 
 NUM_KEYS = 10_000
 NUM_APPENDS = 16
 CALL_SECONDS = 300e-6
 OPTIONS = arrow_shuffle.WriteOptions(sync=False)
-SINCE, ALL = "since", "all groups"
+NUM_BUCKETS = 16
+SINCE, ALL, APPLY = "since", "all groups", "applyInPandas of all"
 MADE = pa.schema([("key", pa.int64()), ("n", pa.int64()), ("total", pa.int64())])
 
 
@@ -91,6 +98,41 @@ def run_once(source: str, label: str) -> dict[str, Any]:
     return {**answer, "num_rows": total}
 
 
+def of_frame(key: tuple[Any, ...], rows: pd.DataFrame) -> pd.DataFrame:
+    """Return what :func:`features` does, of a frame of pandas."""
+    until = time.perf_counter() + CALL_SECONDS
+    total = rows["price"].sum()
+    while time.perf_counter() < until:
+        pass
+    return pd.DataFrame({"key": [key[0]], "n": [len(rows)], "total": [total]})
+
+
+def run_in_spark(settings: Settings, part: Part, spark: SparkSession, source: str) -> None:
+    """Measure the same in tasks of Spark, against all groups of a bucketed table."""
+    schema, copy = "key bigint, n bigint, total bigint", f"{source}-copy"
+    rows = arrow_shuffle.open_shuffle(source)
+    case = f"50 rows a key, Spark local[2], {NUM_BUCKETS} buckets"
+    table = rows.to_spark(spark).write.bucketBy(NUM_BUCKETS, "key").sortBy("key")
+    table.mode("overwrite").saveAsTable("since_bucketed")
+
+    def apply(out: Path) -> None:
+        groups = spark.table("since_bucketed").groupBy("key")
+        groups.applyInPandas(of_frame, schema).write.parquet(str(out))
+
+    def since(_: Path) -> None:
+        groups = rows.newest().map_groups(of_frame, schema, since="last", name="features")
+        groups.write(copy, mode="replace_groups", spark=spark, options=OPTIONS)
+
+    def renew() -> None:
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(f"{source}-result", copy, copy_function=os.link)
+
+    renew()
+    timings = measure_actions(settings, part, case, {SINCE: since, APPLY: apply}, renew)
+    goal = targets.SINCE_AGAINST_APPLY
+    part.lines.append(compare(case, "speed", "applyInPandas", timings[SINCE], timings[APPLY], goal))
+
+
 def run(settings: Settings) -> Part:
     """Measure results of groups of which 1 % changed."""
     part = Part("since", f"1 % of {NUM_KEYS * settings.scale:,.0f} keys changed, one core")
@@ -116,4 +158,6 @@ def run(settings: Settings) -> Part:
                 raise RuntimeError(msg)
             goal = targets.SINCE_AGAINST_ALL[num_rows] if together else None
             part.lines.append(cpu_line(case, timings, SINCE, ALL, goal))
+        with session(settings) as spark:
+            run_in_spark(settings, part, spark, str(settings.scratch / f"since-50-True-{n}"))
     return part

@@ -153,6 +153,9 @@ SINCE_AGAINST_ALL = {500: Target(at_most=0.03), 50: Target(at_most=0.04)}
 """Time of ``map_groups(since="last")`` where 1 % of the keys changed, against all groups, by rows
 of a key."""
 
+SINCE_AGAINST_APPLY = Target(at_least=10)
+"""Speed of the same in Spark, against ``applyInPandas`` of all groups of a bucketed table."""
+
 READ_AFTER_UPSERTS = Target(at_most=1.3)
 """Time of a read of all rows after 30 upserts of 1 %, against the read before."""
 
