@@ -42,6 +42,7 @@ from arrow_format.log.conflicts import check_expected, check_version_number
 from arrow_format.log.entry import ERASE
 from arrow_format.log.outputs import NO_OUTPUTS, MapOutputs
 from arrow_format.log.pending import pending_outputs
+from arrow_format.log.totals import sum_totals
 from arrow_format.log.transactions import committed_by, find_transaction
 from arrow_format.model import MapOutput, Transaction
 from arrow_format.options import WriteOptions, check_flag, check_write_options, ignore
@@ -429,7 +430,7 @@ class _Deletion:
             name = f"{number:05d}-0-{secrets.token_hex(6)}-{place}"
             index = self._indexes.index_of(self._newest, output, file)
             written, added = deleter.write(index, matches, partial(job.path_in, number, name))
-            for total, part in zip(totals, added, strict=True):
+            for total, part in zip(totals, sum_totals([added], len(totals[0])), strict=True):
                 total += part
             if written is not None:
                 files.append(written)

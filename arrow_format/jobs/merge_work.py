@@ -99,6 +99,9 @@ class MapOutputMerges:
         """Copy or join the regions of some map outputs."""
         inputs, version = self._inputs(number), self.shuffle.snapshot.newest
         indexes = IndexCache(job.storage)
+        files = [(output, file) for output in inputs for file in output.files]
+        # The policy merges files of one number, which may be a multiple of the version's.
+        n = next((file.num_subpartitions for _, file in files), job.num_subpartitions)
         reported = 0
 
         def report(num_bytes: int) -> None:
@@ -107,12 +110,12 @@ class MapOutputMerges:
             on_bytes(num_bytes)
 
         merged = merge_files(
-            [*indexes.indexes_of(version, [(o, file) for o in inputs for file in o.files])],
+            [*indexes.indexes_of(version, files)],
             rewrite=self.merges[number].rewrite,
             max_fan_in=self.max_fan_in,
             roots=_roots(job, number, attempt),
             path_in=partial(job.path_in, number, _name(number, attempt)),
-            metadata=job.metadata(number, attempt),
+            metadata=replace(job.metadata(number, attempt), num_subpartitions=n),
             options=job.options,
             on_bytes=report,
         )

@@ -31,7 +31,8 @@ class RebasedMerge:
 
     A mask that was put on an input meanwhile becomes one of the outputs, since a merge keeps the
     order of rows. A replacement is left out of which an input is gone; or, of sorted rows that were
-    joined, masked: where they are now only their keys say.
+    joined, or whose file had another number of subpartitions, masked: where they are now only their
+    keys say.
     """
 
     def __init__(self, version: Snapshot, job: ShuffleJob) -> None:
@@ -83,7 +84,11 @@ class RebasedMerge:
         before, later = self._opened(change.inputs), self._opened(now)
         after = self._opened(change.outputs)
         regions = [index.regions for index in after]
-        stored, n = [(index.regions, index.mask) for index in before], self._job.num_subpartitions
+        stored = [(index.regions, index.mask) for index in before]
+        numbers = {index.metadata.num_subpartitions for index in (*before, *after)}
+        if len(numbers) > 1:  # a file of a multiple has rows of a subpartition in another order
+            return None
+        n = next(iter(numbers), self._job.num_subpartitions)
         if self._version.sort_by and not are_copies(stored, regions, n):
             return None
         rows = [rows_beyond(new.mask, old.mask) for old, new in zip(before, later, strict=True)]

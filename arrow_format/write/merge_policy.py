@@ -223,8 +223,11 @@ class MergePolicy:
     def _planned(
         self, outputs: Sequence[MapOutput], first: int, end: int, num_subpartitions: int
     ) -> PlannedMerge | None:
-        facts = Facts.of(file for output in outputs[first:end] for file in output.files)
-        if self.should_rewrite(facts, num_subpartitions):
+        files = [file for output in outputs[first:end] for file in output.files]
+        facts = Facts.of(files)
+        # Joined, rows of files of a multiple would be in another order within a subpartition.
+        are_of_version = all(file.num_subpartitions <= num_subpartitions for file in files)
+        if are_of_version and self.should_rewrite(facts, num_subpartitions):
             return PlannedMerge(rewrite=True, first=first, end=end)
         fits = facts.num_files == 1 or facts.index_bytes <= self.max_index_bytes
         joins = facts.num_files > 1 and facts.data_bytes <= self.target_file_bytes
@@ -233,15 +236,21 @@ class MergePolicy:
         return None
 
     def _groups(self, outputs: Sequence[MapOutput]) -> list[tuple[int, int]]:
-        """Cut the map outputs into groups that fit into one file; a large one is a group alone."""
+        """Cut the map outputs into groups that fit into one file; a large one is a group alone.
+
+        The files of a group have one number of subpartitions.
+        """
         groups: list[tuple[int, int]] = []
+        n = 0
         first = 0
         data_bytes = index_bytes = 0
         for i, output in enumerate(outputs):
             facts = Facts.of(output.files)
             is_large = 2 * facts.data_bytes >= self.target_file_bytes
+            before, n = n, next((file.num_subpartitions for file in output.files), n)
             if i > first and (
                 is_large
+                or before not in (0, n)
                 or data_bytes + facts.data_bytes > self.target_file_bytes
                 or index_bytes + facts.index_bytes > self.max_index_bytes
             ):

@@ -66,7 +66,8 @@ class RowDeleter:
     ) -> tuple[PartitionedFile | None, tuple[Int64Array, Int64Array]]:
         """Write a file without the rows that match; no file when none is left.
 
-        Also returns the rows and bytes per subpartition that the new file has more than the old.
+        It has as many subpartitions as the old one. Also returns the rows and bytes of each that it
+        has more than that.
         ``path_in`` returns the path of the file in a root. Raises CorruptShuffleError where the
         input is damaged, or the output cannot be read back; StorageError or OutOfDiskError when no
         root took the file.
@@ -74,7 +75,8 @@ class RowDeleter:
         before = index.totals
         if matches.num_rows == index.file.num_rows:
             return None, (-before[0], -before[1])
-        deleted = np.zeros(self._metadata.num_subpartitions, np.int64)
+        n = index.metadata.num_subpartitions
+        deleted = np.zeros(n, np.int64)
 
         def write(root: str) -> PartitionedFileReader:
             deleted[:] = 0
@@ -92,7 +94,7 @@ class RowDeleter:
         schema = self._metadata.data_schema
         options = replace(self._options, codec=index.codec)
         kept = tuple(name for name in index.metadata.statistics if name in schema.names)
-        metadata = replace(self._metadata, statistics=kept)
+        metadata = replace(self._metadata, statistics=kept, num_subpartitions=n)
         written = self._roots.first_to_take(index.file.data_bytes, write)
         after = written.totals
         return written.file, (after[0] - before[0], after[1] - before[1])
@@ -135,11 +137,13 @@ class RowDeleter:
         self, index: PartitionedFileReader, chunk: ChunkRead, batch: pa.RecordBatch
     ) -> tuple[Int32Array | None, NDArray[np.bool_]]:
         """Return the subpartition of each row of a chunk, None for all, and whether it matches."""
-        n = self._metadata.num_subpartitions
+        n = index.metadata.num_subpartitions
         region = index.regions[chunk.part]
         is_broadcast = region.kind is RegionKind.BROADCAST
         ids = None if is_broadcast else subpartitions_in(region, chunk, n)
         where = ids if index.file.placed else None
+        if where is not None:  # the file may have a multiple
+            where = where % len(self._keys.wanted)
         return ids, self._keys.among([batch.column(i) for i in self._columns], where)
 
     def _check(
