@@ -257,6 +257,7 @@ class Shuffle(Convertible, Maintained, Rows):
         source: Source,
         *,
         row_kind: str | None = None,
+        sequence_by: str | None = None,
         options: WriteOptions | None = None,
         columns: Sequence[str] | None = None,
         filter: ds.Expression | None = None,
@@ -283,7 +284,8 @@ class Shuffle(Convertible, Maintained, Rows):
         Parameters
         ----------
         source, options, columns, filter, num_map_tasks, for_spark, spark
-            As for :meth:`append`. No two rows may be equal in the columns of ``unique``.
+            As for :meth:`append`. No two rows may be equal in the columns of ``unique``, unless
+            ``sequence_by`` says which is newer.
         row_kind
             Of a change feed, whose rows come in the order of the changes: the column that says what
             each does, in the words of Debezium (``c r u d``), Spark and Delta (``insert
@@ -291,6 +293,12 @@ class Shuffle(Convertible, Maintained, Rows):
             each key counts, and a deletion needs the columns of ``unique`` alone; ``-U`` and
             ``update_preimage`` are passed over. All changes are in memory together, in this
             process. None: each row is there.
+        sequence_by
+            The column of which a newer change of a row has a larger value, such as a position in
+            the log of a database, or the time of the change; a null is less than all. Of several
+            changes of a row the newest counts, in whatever order and in whichever upsert they come:
+            one that is older than the row that is there is dropped. Of equal ones the last counts.
+            It is kept with the shuffle: later upserts leave it out.
         expected_version, transaction
             As for :func:`~arrow_shuffle.write_shuffle`.
 
@@ -316,6 +324,7 @@ class Shuffle(Convertible, Maintained, Rows):
             self._storage,
             mode="upsert",
             row_kind=row_kind,
+            sequence_by=sequence_by,
             options=options,
             columns=columns,
             filter=filter,

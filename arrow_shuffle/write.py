@@ -42,6 +42,7 @@ def write_shuffle(
     sort_by: Sequence[str | tuple[str, str]] | None = (),
     combine: Mapping[str, str] | None = None,
     unique: str | Sequence[str] | None = None,
+    sequence_by: str | None = None,
     mode: WriteMode = "errorifexists",
     options: WriteOptions | None = None,
     columns: Sequence[str] | None = None,
@@ -116,6 +117,9 @@ def write_shuffle(
         them: ``unique=["customer", "order_id"]`` of ``keys="customer"``. No two rows may be equal
         in all of them, and none may be null: each write is compared with the rows that are there,
         and refused. Given at the first write, or by :meth:`Shuffle.alter`; others leave it out.
+    sequence_by
+        Of shuffles with ``unique``: the column of which a newer change of a row has a larger value,
+        see :meth:`Shuffle.upsert`. Given at the first write, or by an upsert; others leave it out.
     mode
         errorifexists, overwrite, append, upsert, replace_groups or ignore. ``upsert`` appends rows
         which replace those that are equal in the columns of ``unique``, ``replace_groups`` rows
@@ -184,6 +188,7 @@ def write_shuffle(
         sort_by=sort_by,
         combine=combine,
         unique=unique,
+        sequence_by=sequence_by,
         mode=mode,
         options=options,
         expected_version=expected_version,
@@ -216,6 +221,7 @@ def append_shuffle(
     *,
     mode: Literal["append", "upsert"] = "append",
     row_kind: str | None = None,
+    sequence_by: str | None = None,
     options: WriteOptions | None = None,
     columns: Sequence[str] | None = None,
     filter: ds.Expression | None = None,
@@ -232,6 +238,7 @@ def append_shuffle(
     """
     how = AppendArguments(
         mode=mode,
+        sequence_by=sequence_by,
         options=options,
         expected_version=expected_version,
         transaction=transaction,
@@ -253,6 +260,15 @@ def append_shuffle(
             msg = (
                 f"row_kind={row_kind!r}: rows of a shuffle come by subpartition, not in the order "
                 "of the changes; give a table in that order, source.to_table().sort_by('lsn')"
+            )
+            raise OptionError(msg)
+        shape = write.view.shape
+        if sequence_by is not None or (shape is not None and shape.sequence_by):
+            named = sequence_by or (shape and shape.sequence_name)
+            msg = (
+                f"row_kind={row_kind!r}: the changes of {write.storage.root} are ordered by "
+                f"{named!r}, and what was deleted has no row that would say when: a change that is "
+                "older than a deletion is not known to be. Upsert the rows that are there"
             )
             raise OptionError(msg)
         before = find_receipt(write.storage, write.transaction)

@@ -68,6 +68,7 @@ def begin_spark_job(
     sort_by: Sequence[str | tuple[str, str]] | None = (),
     combine: Mapping[str, str] | None = None,
     unique: str | Sequence[str] | None = None,
+    sequence_by: str | None = None,
     options: WriteOptions | None,
     view: LogView | None = None,
 ) -> ShuffleJob:
@@ -87,6 +88,7 @@ def begin_spark_job(
         sort_by=sort_by,
         combine=combine,
         unique=unique,
+        sequence_by=sequence_by,
         options=options_of_tasks(options),
         spark_schema=combined_spark_schema(schema, combine).json(),
         # Spark itself where it started this process, else the process that drives Spark.
@@ -172,6 +174,7 @@ class ShuffleMapTask(ChecksOnArrival):
         sort_by: Sequence[str | tuple[str, str]] | None = (),
         combine: Mapping[str, str] | None = None,
         unique: str | Sequence[str] | None = None,
+        sequence_by: str | None = None,
         options: WriteOptions | None = None,
         case_sensitive: bool = False,
         storage_options: Mapping[str, str] | None = None,
@@ -188,6 +191,7 @@ class ShuffleMapTask(ChecksOnArrival):
             sort_by=sort_by,
             combine=combine,
             unique=unique,
+            sequence_by=sequence_by,
             options=options,
         )
 

@@ -38,6 +38,7 @@ def foreach_batch(
     sort_by: Sequence[str | tuple[str, str]] | None = (),
     combine: Mapping[str, str] | None = None,
     unique: str | Sequence[str] | None = None,
+    sequence_by: str | None = None,
     mode: Literal["append", "upsert", "overwrite"] = "append",
     options: WriteOptions | None = None,
     application: str | None = None,
@@ -60,8 +61,10 @@ def foreach_batch(
 
     Parameters
     ----------
-    path, keys, num_subpartitions, partitioner, sort_by, combine, unique, options, storage_options
+    path, keys, num_subpartitions, partitioner, sort_by, combine, unique, sequence_by, options
         As for ``arrow_shuffle.write_shuffle``.
+    storage_options
+        As for it, too.
     mode
         ``append``; ``upsert``, whose rows replace those of the same ``unique``; or ``overwrite``,
         for output mode complete.
@@ -94,6 +97,7 @@ def foreach_batch(
         "sort_by": sort_by,
         "combine": combine,
         "unique": unique,
+        "sequence_by": sequence_by,
         "mode": mode,
         "options": options,
         "storage_options": storage_options,

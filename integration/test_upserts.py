@@ -145,3 +145,51 @@ def test_a_stream_replaces_rows_once_for_each_batch(
     expected |= {number: "second" for number in [*range(15, 30), 3500]}
     assert states(open_shuffle(path).to_table()) == expected
     assert open_shuffle(path).version == 3
+
+
+@guarantee("upserts")
+@pytest.mark.parametrize("way", ["verb", "source", "foreach"])
+def test_the_newest_change_counts_whatever_task_has_it(
+    spark: SparkSession, tmp_path: Path, way: str
+) -> None:
+    path = tmp_path / "states"
+    rows = spark.range(1000).selectExpr("id AS k", "10L AS rev", "'old' AS state")
+    arrow_shuffle.write_shuffle(
+        rows, path, keys="k", unique="k", sequence_by="rev", num_subpartitions=6, options=FAST
+    )
+    # Of each of 600 keys revisions 8 to 13, in other tasks; of the others 4 to 9, which are late.
+    changes = spark.range(0, 6000, 1, 5).selectExpr(
+        "id % 1000 AS k",
+        "id DIV 1000 + IF(id % 1000 < 600, 8, 4) AS rev",
+        "concat('rev ', id DIV 1000 + IF(id % 1000 < 600, 8, 4)) AS state",
+    )
+    for _ in range(2):  # a repetition changes nothing
+        if way == "verb":
+            open_shuffle(path).upsert(changes, sequence_by="rev")
+        elif way == "source":
+            writer = changes.write.format("arrow_shuffle").mode("append")
+            writer.option("upsert", "true").save(str(path))
+        else:
+            one = arrow_shuffle.foreach_batch(path, keys="k", mode="upsert", application=f"a{_}")
+            one(changes, 0)
+        expected = {k: "rev 13" if k < 600 else "old" for k in range(1000)}
+        for found in (
+            open_shuffle(path).to_table(),
+            spark.read.format("arrow_shuffle").load(str(path)).toArrow(),
+        ):
+            states_of = zip(found["k"].to_pylist(), found["state"].to_pylist(), strict=True)
+            assert sorted(states_of) == sorted(expected.items())
+    assert not open_shuffle(path).verify().problems
+
+
+def test_a_first_batch_may_have_several_changes_of_a_row(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    changes = spark.range(0, 300, 1, 3).selectExpr("id % 100 AS k", "id AS rev")
+    changes.write.format("arrow_shuffle").mode("append").option("keys", "k").options(
+        unique="k", sequenceBy="rev", upsert="true", numSubpartitions="4"
+    ).save(str(tmp_path / "new"))
+    shuffle = open_shuffle(tmp_path / "new")
+    assert sorted(shuffle.to_table()["rev"].to_pylist()) == [*range(200, 300)]
+    assert shuffle.num_rows == 100
+    assert not shuffle.verify().problems

@@ -170,6 +170,7 @@ def _problems(
         **dict.fromkeys(shape.combine, "is combined"),
         **dict.fromkeys((name for name, _ in shape.sort_by), "is a sort key"),
         **dict.fromkeys(shape.unique_names, "is one of those that identify a row"),
+        **({shape.sequence_name: "says which change is the newest"} if shape.sequence_name else {}),
         **dict.fromkeys(keys or (), "decides the subpartition of each row"),
     }
     for name in dropped:

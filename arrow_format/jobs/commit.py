@@ -211,13 +211,13 @@ class _Commit:
             kind = PENDING if self.mode == "append" else PENDING_OVERWRITE
             return draft(view, kind, state=state, **fields)
         operation = self._operation(newest)
-        groups = self.mode == "replace_groups" and operation == UPSERT
-        if shape.unique or groups:
-            replaced = self.unique_rows.replaced(view, shape, outputs, operation, groups=groups)
-            if len(replaced.inputs):
-                placed = outputs.at_version(view.newest + 1)
+        if shape.unique or (self.mode == "replace_groups" and operation == UPSERT):
+            replaced = self.unique_rows.replaced(view, shape, outputs, operation, self.mode)
+            if replaced.masks:
+                placed = replaced.own.at_version(view.newest + 1)
                 fields["map_outputs"] = MapOutputs.concat([replaced.outputs, placed])
-                fields["removed"] = replaced.inputs.keys
+                if len(replaced.inputs):
+                    fields["removed"] = replaced.inputs.keys
                 fields["totals"] = sum_totals([self.totals, replaced.totals], job.num_subpartitions)
             elif operation == UPSERT:
                 operation = "append"  # which it is, and which readers of changes follow
@@ -293,6 +293,7 @@ class _Commit:
         )
         columns = give_ids(schema, known, view.state.last_column_id)
         unique = tuple(columns.by_name[name] for name in job.unique)
+        sequence = 0 if job.sequence_by is None else columns.by_name[job.sequence_by]
         return VersionShape(
             shuffle_id=job.shuffle_id if appended_to is None else appended_to.shuffle_id,
             data_schema=schema,
@@ -306,6 +307,7 @@ class _Commit:
             combine=dict((job if appended_to is None else appended_to).combine),
             result=result,
             unique=unique if appended_to is None else appended_to.shape.unique,
+            sequence_by=sequence or (0 if appended_to is None else appended_to.shape.sequence_by),
         )
 
     def _result(self, job: ShuffleJob, like: LogEntry | None) -> ResultDescription:

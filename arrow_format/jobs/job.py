@@ -33,7 +33,7 @@ from arrow_format.keys.partitioner import (
     can_be_asked,
 )
 from arrow_format.keys.range_partitioner import RangePartitioner
-from arrow_format.keys.row_identity import check_unique
+from arrow_format.keys.row_identity import check_sequence, check_unique
 from arrow_format.keys.sort_keys import SortBy, check_sort_by
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.identity import claim_roots
@@ -89,6 +89,8 @@ class ShuffleJob:
     """Functions of the columns that rows of equal keys are combined by; empty for none."""
     unique: tuple[str, ...] = ()
     """Columns that identify a row; empty where nothing does, and where what is there says it."""
+    sequence_by: str | None = None
+    """The column whose largest value is the newest change of a row; None where nothing says it."""
     source_schema: pa.Schema | None = None
     """Columns of the rows that map tasks are given; None: those of :attr:`data_schema`."""
     statistics: tuple[str, ...] = ()
@@ -203,6 +205,7 @@ def begin_job(
     sort_by: Sequence[Any] | str | None = (),
     combine: Mapping[str, str] | None = None,
     unique: str | Sequence[str] | None = None,
+    sequence_by: str | None = None,
     options: WriteOptions | None = None,
     spark_schema: str | None = None,
     owner: ProcessIdentity | None = None,
@@ -231,6 +234,7 @@ def begin_job(
     range_keys = partitioner.keys if isinstance(partitioner, RangePartitioner) else ()
     keys = [name for name, _ in (*sort_by, *range_keys)]
     statistics = chosen_columns(options.statistics, stored, keys)
+    unique = check_unique(stored, unique, partitioner, combine, char_lengths(spark_schema))
     storage = open_storage(path)
     view = log_before_write(storage) if view is None else view
     check_local_dirs(storage.root, options.local_dirs)
@@ -244,7 +248,8 @@ def begin_job(
         partitioner=partitioner,
         sort_by=sort_by,
         combine=combine,
-        unique=check_unique(stored, unique, partitioner, combine, char_lengths(spark_schema)),
+        unique=unique,
+        sequence_by=check_sequence(stored, sequence_by, unique),
         source_schema=given if combine else None,
         statistics=statistics,
         unlogged=only_hashed(partitioner, sort_by) if options.statistics is None else (),

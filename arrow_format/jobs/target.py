@@ -184,6 +184,7 @@ def _renamed_job(job: ShuffleJob, names: Mapping[str, str]) -> ShuffleJob:
         sort_by=tuple((of(name), order) for name, order in job.sort_by),
         combine={of(name): function for name, function in job.combine.items()},
         unique=tuple(map(of, job.unique)),
+        sequence_by=None if job.sequence_by is None else of(job.sequence_by),
         unlogged=tuple(map(of, job.unlogged)),
     )
 
@@ -273,6 +274,12 @@ def _differences(job: ShuffleJob, existing: LogEntry) -> Iterator[str]:
             f"rows are identified by {', '.join(identity) or 'nothing'}; cannot append rows that "
             f"{', '.join(job.unique)} identify. Leave unique out; where another writer changed it "
             "meanwhile, write the rows again"
+        )
+    sequence = existing.shape.sequence_name
+    if job.sequence_by is not None and sequence not in (None, job.sequence_by):
+        yield (
+            f"the newest change of a row is the one with the largest {sequence!r}, not with the "
+            f"largest {job.sequence_by!r}. Leave sequence_by out"
         )
     if not _combines_alike(job, existing):
         yield (

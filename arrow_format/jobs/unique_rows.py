@@ -11,16 +11,19 @@ what is replaced and what replaces it are one entry.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
+from arrow_format.arrays.buffers import to_arrow
+from arrow_format.arrays.selection import take
 from arrow_format.errors import CommitConflictError, DuplicateKeyError
 from arrow_format.filters.keys import stored_keys, subpartitions_of_keys
 from arrow_format.jobs.mask_rows import MaskedRows, mask_rows
 from arrow_format.keys.key_set import KeySet
+from arrow_format.keys.last_positions import last_positions
 from arrow_format.keys.partitioner import (
     Partitioner,
     key_columns,
@@ -31,9 +34,10 @@ from arrow_format.log.newest_version import NewestVersion
 from arrow_format.log.outputs import NO_OUTPUTS, MapOutputs
 from arrow_format.options import ignore
 from arrow_format.read.index_cache import IndexCache
-from arrow_format.read.key_search import Matches, keys_in, search
+from arrow_format.read.key_search import FoundRows, Matches, keys_in, rows_of_keys, search
 from arrow_format.read.unique_keys import (
     groups_of,
+    not_newest,
     problem_of_keys,
     problem_of_rows,
     text_of_key,
@@ -61,6 +65,10 @@ class Replaced:
 
     inputs: MapOutputs
     outputs: MapOutputs
+    own: MapOutputs
+    """Those of the job, of which older changes are masked."""
+    masks: bool
+    """Whether any row is masked."""
     totals: Totals
 
 
@@ -94,32 +102,35 @@ class UniqueRows:
         """Of each that was searched, what each of its files has of the keys."""
 
     def replaced(
-        self,
-        view: LogView,
-        shape: VersionShape,
-        own: MapOutputs,
-        operation: str,
-        *,
-        groups: bool = False,
+        self, view: LogView, shape: VersionShape, own: MapOutputs, operation: str, mode: str
     ) -> Replaced:
         """Return what is left of the newest version where its rows make way for those of a job.
 
         ``own`` are the map outputs of the job, with the ids of their columns, and ``shape`` that of
-        the version to come. With ``groups`` all rows make way whose keys of the partitioner rows of
-        the job have, or are gone. Raises DuplicateKeyError where two rows of the job have one
-        identity or one has none; and where one of the version has it, unless the operation is
-        ``upsert``.
+        the version to come. With mode ``replace_groups`` all rows make way whose keys of the
+        partitioner rows of the job have, or are gone. An upsert is an overwrite where there is no
+        version; in one with a sequence, the row with the largest stays of each identity, of the job
+        or of the version, and of equal ones that of the job, which has the last of its own.
+
+        Raises DuplicateKeyError where two rows of the job have one identity, unless a sequence
+        tells which is newer, or one has none; and where one of the version has it, unless the
+        operation is ``upsert``.
         Raises CorruptShuffleError where a file cannot be read, and StorageError where a mask could
         not be put.
         """
         version = draft(view, operation, state={"shape": shape})
-        names = key_columns(partitioner_from_description(shape.partitioner)) if groups else ()
-        columns = pa.schema([shape.data_schema.field(name) for name in names or shape.unique_names])
+        groups = mode == "replace_groups" and operation == "upsert"
+        keys_of = key_columns(partitioner_from_description(shape.partitioner)) if groups else ()
+        sequence = shape.sequence_name if mode == "upsert" else None
+        names = [*(keys_of or shape.unique_names), *([] if sequence is None else [sequence])]
+        columns = pa.schema([shape.data_schema.field(name) for name in names])
         if columns != self._columns:  # they have other names or wider types now
             self._columns, self._kept, self._found = columns, None, {}
             self._groups_only = groups
             self._indexes = IndexCache(self._job.storage)  # an index keeps the names it was given
         there = {} if operation == "overwrite" else self._there(view)
+        if sequence is not None:
+            return self._by_sequence(version, there, own, names)
         unknown = {place: there[place] for place in there if place not in self._found}
         if self._kept is None and groups and shape.unique:
             self._check(problem_of_rows([*own], version, self._indexes, self._num_rows))
@@ -141,8 +152,85 @@ class UniqueRows:
         return Replaced(
             MapOutputs.of(holding.values()),
             MapOutputs.of(output for change in changes for output in change.outputs),
+            own,
+            bool(holding),
             totals,
         )
+
+    def _by_sequence(
+        self,
+        version: LogEntry,
+        there: Mapping[str, MapOutput],
+        own: MapOutputs,
+        names: Sequence[str],
+    ) -> Replaced:
+        """Return what is left of the newest version and of the job, by the sequence of changes.
+
+        ``names`` are the columns that identify a row, and the sequence. Some subpartitions are
+        compared at a time, by the rows that the job has of them.
+        """
+        outputs = [*there.values(), *own]
+        files = [(output, file) for output in outputs for file in output.files]
+        num_stored = sum(len(output.files) for output in there.values())
+        older: list[dict[int, list[Int64Array]]] = [{} for _ in files]
+        schema = version.data_schema
+        for wanted in self._groups:
+            indexes = self._indexes.indexes_of(version, files[num_stored:])
+            changed = [*rows_of_keys(indexes, names, schema, wanted)]
+            keys = self._keys_of_changes(version, changed)
+            indexes = self._indexes.indexes_of(version, files[:num_stored])
+            rows = [*rows_of_keys(indexes, names, schema, wanted, keys)]
+            rows += [replace(each, order=num_stored + each.order) for each in changed]
+            for order, region, places in not_newest(rows, len(names) - 1):
+                older[order].setdefault(region, []).append(places)
+        masked, first = [], 0
+        for output in outputs:
+            of_files = older[first : first + len(output.files)]
+            first += len(output.files)
+            if any(of_files):
+                each_file = [(output, file) for file in output.files]
+                by_region = [
+                    {region: np.sort(np.concatenate(parts)) for region, parts in each.items()}
+                    for each in of_files
+                ]
+                whole = [*self._indexes.indexes_of(version, each_file)]
+                masked.append(MaskedRows(output, whole, by_region))
+        changes, totals = mask_rows(self._job, masked)
+        # One of which nothing is left keeps its number: those of an overwrite are counted.
+        left = MapOutputs.of(
+            output
+            for change in changes
+            for output in change.outputs or [replace(each, files=()) for each in change.inputs]
+        )
+        inputs = MapOutputs.of(each.output for each in masked)
+        unchanged = own.without(inputs.keys)
+        stored = inputs.without(own.keys)
+        return Replaced(
+            stored,
+            MapOutputs.of(output for output in left.without(own.keys) if output.files),
+            MapOutputs.concat([unchanged, left.among(own.keys)]),
+            bool(masked),
+            totals,
+        )
+
+    def _keys_of_changes(self, version: LogEntry, changed: Sequence[FoundRows]) -> KeySet:
+        """Return the keys of changes, each once; raises DuplicateKeyError where one is null."""
+        names = [*version.shape.unique_names]
+        columns = [
+            pa.concat_arrays([each.columns[i] for each in changed]) for i in range(len(names))
+        ]
+        last = to_arrow(last_positions(columns, len(columns[0])))
+        keys = pa.RecordBatch.from_arrays([take(column, last) for column in columns], names)
+        return self._key_set(version, keys)
+
+    def _key_set(self, version: LogEntry, keys: pa.RecordBatch) -> KeySet:
+        """Return keys with their subpartitions; raises DuplicateKeyError as :meth:`_check`."""
+        if not self._groups_only:
+            self._check(problem_of_keys(keys))
+        partitioner = partitioner_from_description(version.partitioner)
+        assert isinstance(partitioner, Partitioner)  # or nothing could identify a row
+        n = version.num_subpartitions
+        return KeySet(keys, subpartitions_of_keys(keys, partitioner, n), n)
 
     def _there(self, view: LogView) -> dict[str, MapOutput]:
         """Return the map outputs of the newest version by their places."""
@@ -184,14 +272,8 @@ class UniqueRows:
                 "than when the changes were read; nothing was committed. Upsert them again"
             )
             raise CommitConflictError(msg)
-        columns = [gone[id_] for id_ in ids]
-        keys = stored_keys(pa.RecordBatch.from_arrays(columns, names), names, version.data_schema)
-        if not self._groups_only:
-            self._check(problem_of_keys(keys))
-        partitioner = partitioner_from_description(version.partitioner)
-        assert isinstance(partitioner, Partitioner)  # or nothing could identify a row
-        n = version.num_subpartitions
-        return KeySet(keys, subpartitions_of_keys(keys, partitioner, n), n)
+        given = pa.RecordBatch.from_arrays([gone[id_] for id_ in ids], names)
+        return self._key_set(version, stored_keys(given, names, version.data_schema))
 
     def _read_keys(self, version: LogEntry, own: MapOutputs, wanted: NDArray[np.bool_]) -> KeySet:
         """Return the keys of the job in some subpartitions; raises DuplicateKeyError."""

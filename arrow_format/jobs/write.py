@@ -62,6 +62,7 @@ class WriteArguments(TypedDict, total=False):
     sort_by: Sequence[str | tuple[str, str]] | None
     combine: Mapping[str, str] | None
     unique: str | Sequence[str] | None
+    sequence_by: str | None
     mode: WriteMode
     options: WriteOptions | None
     expected_version: int | None
@@ -73,6 +74,7 @@ class AppendArguments(TypedDict, total=False):
     """Arguments of every append, with the defaults of :meth:`Write.like_newest`."""
 
     mode: Literal["append", "upsert"]
+    sequence_by: str | None
     options: WriteOptions | None
     expected_version: int | None
     transaction: tuple[str, int] | None
@@ -112,6 +114,7 @@ class Write:
     sort_by: Sequence[str | tuple[str, str]] | None
     combine: Mapping[str, str] | None
     unique: str | Sequence[str] | None
+    sequence_by: str | None
     options: WriteOptions | None
     expected_version: int | None
     transaction: Transaction | None
@@ -129,6 +132,7 @@ class Write:
         sort_by: Sequence[str | tuple[str, str]] | None = (),
         combine: Mapping[str, str] | None = None,
         unique: str | Sequence[str] | None = None,
+        sequence_by: str | None = None,
         mode: WriteMode = "errorifexists",
         options: WriteOptions | None = None,
         expected_version: int | None = None,
@@ -149,6 +153,7 @@ class Write:
             sort_by=sort_by,
             combine=combine,
             unique=unique,
+            sequence_by=sequence_by,
             options=options,
             expected_version=expected_version,
             transaction=once,
@@ -160,6 +165,7 @@ class Write:
         path: Place,
         *,
         mode: Literal["append", "upsert"] = "append",
+        sequence_by: str | None = None,
         options: WriteOptions | None = None,
         expected_version: int | None = None,
         transaction: tuple[str, int] | None = None,
@@ -202,6 +208,7 @@ class Write:
             sort_by=shape.sort_by,
             combine=shape.combine,
             unique=shape.unique_names,
+            sequence_by=sequence_by,
             options=replace(options, codec=shape.codec, schema_evolution=True),
             expected_version=expected_version,
             transaction=once,
@@ -224,6 +231,7 @@ class Write:
                 sort_by=self.sort_by,
                 combine=self.combine,
                 unique=self.unique,
+                sequence_by=self.sequence_by,
                 options=self.options,
                 view=self.view,
             )

@@ -20,10 +20,12 @@ from pyarrow import types as pt
 
 from arrow_format.arrays.buffers import to_arrow, to_numpy, to_scalar
 from arrow_format.arrays.conversion import float_bits
+from arrow_format.arrays.radix_sort import sort_permutation
 from arrow_format.arrays.selection import take
 from arrow_format.keys.key_groups import key_groups
 from arrow_format.keys.key_numbers import is_integer
 from arrow_format.keys.spark_hash import hash_columns
+from arrow_format.keys.spark_order import key_codes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,6 +57,23 @@ def last_positions(columns: Sequence[pa.Array], num_rows: int) -> NDArray[np.int
     else:
         is_last = _are_last_by_hash(columns, num_rows)
     return np.flatnonzero(is_last)
+
+
+def last_by(
+    keys: Sequence[pa.Array], by: Sequence[pa.Array], orders: Sequence[str]
+) -> NDArray[np.integer]:
+    """Return the last row of each key in the order of other columns, at least one.
+
+    Of rows that these leave open, and that is the later one, the last. ``orders`` are those of a
+    sort key.
+    """
+    order = sort_permutation(key_codes(by, orders))
+    if bool((order[1:] > order[:-1]).all()):  # as where each append has later ones
+        return last_positions(keys, len(order))
+    in_order = to_arrow(order)
+    ordered = [take(key, in_order) for key in keys]
+    last: NDArray[np.integer] = order[last_positions(ordered, len(order))]
+    return last
 
 
 def _is_numeric(type_: pa.DataType) -> bool:

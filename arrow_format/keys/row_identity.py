@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.keys.partitioner import HashPartitioner, as_names
+from arrow_format.keys.sort_keys import ORDERS, key_fields
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -79,3 +80,25 @@ def check_unique(
         )
         raise SchemaError(msg)
     return names
+
+
+def check_sequence(schema: pa.Schema, sequence_by: str | None, unique: Sequence[str]) -> str | None:
+    """Return the column whose largest value is the newest change of a row; None for none.
+
+    ``unique`` are the columns that identify a row. Raises OptionError where nothing does, or it is
+    one of them or no name, and SchemaError where it is missing or its values have no order.
+    """
+    if sequence_by is None:
+        return None
+    given = f"sequence_by={sequence_by!r}"
+    if not isinstance(sequence_by, str):
+        msg = f"{given}: expected the name of one column"
+        raise OptionError(msg)
+    if not unique:
+        msg = f"{given}: nothing identifies a row, so that none has a newest change; give unique="
+        raise OptionError(msg)
+    if sequence_by in unique:
+        msg = f"{given}: the column is one of those that identify a row, which no change changes"
+        raise OptionError(msg)
+    key_fields(schema, ((sequence_by, ORDERS[0]),), "sequence_by")
+    return sequence_by

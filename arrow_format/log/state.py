@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 from arrow_format.arrays.column_ids import MAX_COLUMN_ID, Columns, problem_of_ids
 from arrow_format.keys.combination import check_functions, combined_schema
 from arrow_format.keys.partitioner import check_described
-from arrow_format.keys.row_identity import check_unique
+from arrow_format.keys.row_identity import check_sequence, check_unique
 from arrow_format.keys.sort_keys import check_sort_by
 from arrow_format.log.job_ends import JobEnd
 from arrow_format.log.result import PERSISTENT, Released, ResultDescription
@@ -55,6 +55,9 @@ class VersionShape(Struct, frozen=True, omit_defaults=True):
     """Ids of the columns that identify a row: no two rows of a version have equal values in them,
     none of which is null. Empty: nothing identifies a row."""
 
+    sequence_by: ColumnId = 0
+    """Id of the column whose largest value is the newest change of a row; 0: nothing says it."""
+
     @property
     def columns(self) -> Columns:
         """The schema with its ids."""
@@ -65,6 +68,12 @@ class VersionShape(Struct, frozen=True, omit_defaults=True):
         """The names of the columns of :attr:`unique`, in its order."""
         names = {id_: name for name, id_ in self.columns.by_name.items()}
         return tuple(names[id_] for id_ in self.unique)
+
+    @property
+    def sequence_name(self) -> str | None:
+        """The name of the column of :attr:`sequence_by`; None where there is none."""
+        names = (name for name, id_ in self.columns.by_name.items() if id_ == self.sequence_by)
+        return next(names, None)
 
 
 def check_shape(shape: VersionShape) -> None:
@@ -82,6 +91,10 @@ def check_shape(shape: VersionShape) -> None:
         msg = f"columns of ids {list(shape.unique)} identify a row, and some are none of it"
         raise ValueError(msg)
     check_unique(shape.data_schema, shape.unique_names, shape.partitioner, shape.combine)
+    if shape.sequence_by and shape.sequence_name is None:
+        msg = f"the column of id {shape.sequence_by} orders changes, and it is none of the rows"
+        raise ValueError(msg)
+    check_sequence(shape.data_schema, shape.sequence_name, shape.unique_names)
 
 
 class LastCommit(Struct, frozen=True):

@@ -85,6 +85,18 @@ class Matches:
             self.rows.setdefault(region, []).extend(rows)
 
 
+@dataclass(frozen=True, slots=True)
+class FoundRows:
+    """Rows of one chunk of a file, and some of their columns."""
+
+    order: int
+    """Number of the file."""
+    region: int
+    places: Int64Array
+    """Where they are in the region, ascending."""
+    columns: Sequence[pa.Array]
+
+
 def search(
     files: Iterable[PartitionedFileReader],
     keys: KeySet,
@@ -112,7 +124,7 @@ def search(
             if _are_placed(run[0]):
                 ids = extents_of(pairs_of(run), len(keys.wanted)).each
             among = keys.among(batch.columns, subpartitions=ids)
-            for (source, chunk, _), rows in _with_rows(run, among):
+            for (source, chunk, _), rows, _ in _with_rows(run, among):
                 matches = by_file.setdefault(source.order, Matches())
                 matches.chunks.setdefault(chunk.region, set()).add(chunk.chunk)
                 left = source.rows_left(chunk)
@@ -145,6 +157,37 @@ def keys_in(
             if left is not None:
                 ids, columns = ids[left], [take(each, to_arrow(left)) for each in columns]
             yield ids, columns
+
+
+def rows_of_keys(
+    files: Iterable[PartitionedFileReader],
+    names: Sequence[str],
+    schema: pa.Schema,
+    wanted: NDArray[np.bool_],
+    keys: KeySet | None = None,
+) -> Iterator[FoundRows]:
+    """Yield the rows of given keys, without those that a mask took; None for all keys.
+
+    ``names`` are the columns to read of wanted subpartitions, the keys first. Rows come in the
+    order of each file. Raises as :func:`search`.
+    """
+    scheduler = ReadScheduler(ReadBufferPool(READ_AHEAD_BYTES))
+    with scheduler.add_reader(_planned(files, names, schema, wanted)) as fetched:
+        for run, batch in _decoded(fetched, _are_placed):
+            among = np.ones(batch.num_rows, np.bool_)
+            if keys is not None:
+                are_placed = _are_placed(run[0])
+                ids = extents_of(pairs_of(run), len(wanted)).each if are_placed else None
+                among = keys.among(batch.columns[: len(keys.names)], subpartitions=ids)
+            for (source, chunk, _), rows, edge in _with_rows(run, among):
+                left = source.rows_left(chunk)
+                if left is not None:
+                    rows = np.intersect1d(rows, left, assume_unique=True)
+                start, _ = source.index.regions[chunk.part].chunk_rows(chunk.chunk)
+                at = to_arrow(edge + rows)
+                columns = [take(column, at) for column in batch.columns]
+                places = start + chunk.first_row + rows
+                yield FoundRows(source.order, chunk.region, places, columns)
 
 
 def _rows_left(run: Sequence[FetchedChunk]) -> Int64Array | None:
@@ -200,7 +243,7 @@ def with_matches(
         with scheduler.add_reader(looks.values()) as fetched:
             for run, batch in _decoded(fetched):
                 # A filter may have no columns.
-                for one, rows in _with_rows(run, where.mask(batch.columns, batch.num_rows)):
+                for one, rows, _ in _with_rows(run, where.mask(batch.columns, batch.num_rows)):
                     place = one.source.order, one.chunk.part, one.chunk.chunk
                     found[place] = int(rows[0]), int(rows[-1]) + 1
         saves = saves and 2 * len(found) <= num_looked
@@ -264,14 +307,17 @@ def _decoded(
 
 def _with_rows(
     run: Sequence[FetchedChunk], mask: NDArray[np.bool_]
-) -> Iterator[tuple[FetchedChunk, Int64Array]]:
-    """Yield the chunks of which a mask takes rows, with these, counted from the first wanted."""
+) -> Iterator[tuple[FetchedChunk, Int64Array, int]]:
+    """Yield the chunks of which a mask takes rows, with these, counted from the first wanted.
+
+    Also where that one is among the rows of all chunks.
+    """
     rows = np.flatnonzero(mask)
     edges = edges_of(pairs_of(run))
     cuts = np.searchsorted(rows, edges).tolist()
     for one, edge, first, end in zip(run, edges.tolist(), cuts, cuts[1:], strict=False):
         if first < end:
-            yield one, rows[first:end] - edge
+            yield one, rows[first:end] - edge, edge
 
 
 def _are_placed(one: FetchedChunk) -> bool:

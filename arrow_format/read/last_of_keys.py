@@ -13,25 +13,20 @@ import numpy as np
 import pyarrow as pa
 
 from arrow_format.arrays.buffers import to_arrow, to_numpy
-from arrow_format.arrays.radix_sort import sort_permutation
-from arrow_format.arrays.selection import joined, take
+from arrow_format.arrays.selection import joined
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.filters.spark_rules import collations
 from arrow_format.format.masks import RowMask
 from arrow_format.keys.co_partitioning import partition_keys
 from arrow_format.keys.hash_passes import in_passes
-from arrow_format.keys.last_positions import last_positions
+from arrow_format.keys.last_positions import last_by
 from arrow_format.keys.sort_keys import ORDERS, key_fields
-from arrow_format.keys.spark_order import key_codes
 from arrow_format.read.selection import OrderOfKeys
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from numpy.typing import NDArray
+    from collections.abc import Iterable, Iterator
 
     from arrow_format.format.masks import Stretch
-    from arrow_format.model import Int64Array
     from arrow_format.read.subpartition_reader import SortMergeSubpartitionReader
     from arrow_format.read.version_facts import VersionFacts
 
@@ -138,7 +133,8 @@ def _passed_over_in(
         if batches:
             batch = joined(batches)
             batches.clear()
-            rows = _last_rows(batch, len(keys), at, orders)
+            by = [batch.column(i) for i in at]
+            rows = last_by(batch.columns[: len(keys)], by, orders)
             last.append(to_numpy(batch.column(len(columns)))[rows])
     edges = np.cumsum([0, *(num_wanted for *_, num_wanted in chunks)])
     is_passed_over = np.ones(int(edges[-1]), np.bool_)
@@ -148,18 +144,3 @@ def _passed_over_in(
         gone = is_passed_over[edge : edge + num_wanted]
         if gone.any():
             yield order, (region, first, np.packbits(gone, bitorder="little"))
-
-
-def _last_rows(
-    batch: pa.RecordBatch, num_keys: int, at: Sequence[int], orders: Sequence[str]
-) -> Int64Array | NDArray[np.uint32]:
-    """Return the last row of each key, the first ``num_keys`` columns, by those ``at`` places.
-
-    Rows that these leave open are in order.
-    """
-    keys = batch.columns[:num_keys]
-    order = sort_permutation(key_codes([batch.column(i) for i in at], orders))
-    if bool((order[1:] > order[:-1]).all()):  # as where each append has later ones
-        return last_positions(keys, batch.num_rows)
-    in_order = to_arrow(order)
-    return order[last_positions([take(key, in_order) for key in keys], batch.num_rows)]

@@ -8,10 +8,12 @@ import numpy as np
 import pyarrow as pa
 
 from arrow_format.keys.key_numbers import key_numbers
-from arrow_format.read.key_search import keys_in
+from arrow_format.keys.last_positions import last_by
+from arrow_format.keys.sort_keys import ORDERS
+from arrow_format.read.key_search import FoundRows, keys_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -51,6 +53,25 @@ def unique_keys(
     ]
     ids = np.concatenate([np.empty(0, np.int32), *(ids for ids, _ in parts)])
     return pa.RecordBatch.from_arrays(columns, [field.name for field in fields]), ids
+
+
+def not_newest(rows: Sequence[FoundRows], num_keys: int) -> Iterator[tuple[int, int, Int64Array]]:
+    """Yield places of rows that are not the newest of their key: file, region, ascending places.
+
+    The first ``num_keys`` columns are the key; the newest row has the largest value of the column
+    behind them, and of equal ones it is the last. A null is less than all values.
+    """
+    if not rows:
+        return
+    columns = [pa.concat_arrays([each.columns[i] for each in rows]) for i in range(num_keys + 1)]
+    is_older = np.ones(len(columns[0]), np.bool_)
+    is_older[last_by(columns[:num_keys], columns[num_keys:], [ORDERS[0]])] = False
+    first = 0
+    for each in rows:
+        older = is_older[first : first + len(each.places)]
+        first += len(each.places)
+        if older.any():
+            yield each.order, each.region, each.places[older]
 
 
 def problem_of_rows(

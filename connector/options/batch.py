@@ -183,6 +183,9 @@ class TargetOptions:
         Columns that identify a row, those of ``keys`` among them; no two rows are equal in all of
         them. By default those of the existing shuffle where ``keys`` and ``partitioner`` are too,
         else none.
+    sequence_by
+        Column of which a newer change of a row has a larger value: an upsert drops changes that are
+        older than the row that is there. By default that of the existing shuffle, else none.
     upsert
         Whether rows that are appended replace those that are equal in the columns of ``unique``. By
         default such rows are refused.
@@ -207,6 +210,7 @@ class TargetOptions:
     sort_by: SortBy | None = option(None, SORT_KEYS)
     combine: Mapping[str, str] | None = option(None, COMBINE)
     unique: tuple[str, ...] | None = option(None, NAMES)
+    sequence_by: str | None = option(None, TEXT)
     upsert: bool = option(False, FLAG)
     expected_version: int | None = option(None, whole(0, MAX_INTEGER, "a version"), only="batch")
     txn_app_id: str | None = option(None, NAME, only="batch")

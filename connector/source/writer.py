@@ -98,7 +98,7 @@ def begin_target_job(target: TargetOptions, schema: StructType, *, overwrite: bo
     """Begin a job with the options of a write; defaults are those of the existing shuffle."""
     schema = stored_schema(schema)
     n, partitioner, sort_by = target.num_subpartitions, target.partitioner, target.sort_by
-    combine, unique = target.combine, target.unique
+    combine, unique, sequence_by = target.combine, target.unique, target.sequence_by
     storage = open_storage(target.path, target.storage_options)
     view = log_before_write(storage)
     newest = view.shape
@@ -110,6 +110,7 @@ def begin_target_job(target: TargetOptions, schema: StructType, *, overwrite: bo
             combine = newest.combine
         if unique is None and partitioner is None:
             unique = newest.unique_names
+            sequence_by = sequence_by or newest.sequence_name
         partitioner = partitioner or partitioner_from_description(newest.partitioner)
     if n is None or partitioner is None:
         missing = "numSubpartitions" if n is None else "keys or partitioner"
@@ -126,6 +127,7 @@ def begin_target_job(target: TargetOptions, schema: StructType, *, overwrite: bo
         sort_by=sort_by or (),
         combine=combine,
         unique=unique,
+        sequence_by=sequence_by,
         options=target.options,
         view=view,
     )

@@ -553,3 +553,65 @@ def test_with_an_expected_version_an_upsert_is_a_conflict(path: Path) -> None:
     for write in (upsert, lambda path, orders, **how: append_shuffle(table(orders), path, **how)):
         with pytest.raises(CommitConflictError, match="was followed by version 2"):
             write(path, {(6, 6): "new"}, expected_version=1)
+
+
+def test_what_can_be_a_sequence(tmp_path: Path) -> None:
+    rows = pa.table({"k": [1], "v": ["a"], "tags": [{"a": 1}], "rev": [1]})
+
+    def refused(error: type[Exception], match: str, **how: object) -> None:
+        with pytest.raises(error, match=match):
+            write_shuffle(rows, tmp_path / "none", keys="k", **how)
+        assert not (tmp_path / "none").exists()
+
+    refused(OptionError, "nothing identifies a row", sequence_by="rev")
+    refused(OptionError, "no change changes", unique="k", sequence_by="k")
+    refused(OptionError, "name of one column", unique="k", sequence_by=["rev"])
+    refused(SchemaError, "'when'", unique="k", sequence_by="when")
+    rows = rows.set_column(2, "tags", pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())))
+    refused(SchemaError, "tags", unique="k", sequence_by="tags")
+
+
+def test_a_sequence_is_kept_with_the_shuffle(tmp_path: Path) -> None:
+    rows = pa.table({"k": [1, 2], "rev": [5, 5], "other": [0, 0]})
+    path = tmp_path / "rows"
+    write_shuffle(rows, path, keys="k", unique="k")
+    late = pa.table({"k": [1], "rev": [4], "other": [1]})
+    append_shuffle(late, path, mode="upsert", sequence_by="rev")
+    with pytest.raises(SchemaError, match="Leave sequence_by out"):
+        append_shuffle(late, path, mode="upsert", sequence_by="other")
+    with pytest.raises(SchemaError, match="says which change is the newest"):
+        drop_columns(path, ["rev"])
+    rename_columns(path, {"rev": "revision"})
+    late = late.rename_columns(["k", "revision", "other"])
+    append_shuffle(late, path, mode="upsert")
+    assert open_shuffle(path).to_table()["revision"].to_pylist() == [5, 5]
+    with pytest.raises(DuplicateKeyError):  # an append adds rows, and replaces none
+        append_shuffle(late, path)
+    with pytest.raises(OptionError, match="ordered by 'revision'"):
+        append_shuffle(late, path, mode="upsert", row_kind="other")
+
+
+def test_two_upserts_leave_the_newest_whichever_commits_first(tmp_path: Path) -> None:
+    """The second to commit has not seen the row of the first when it began."""
+    for first, second in ((3, 2), (2, 3)):
+        path = tmp_path / f"rows{first}"
+        how = {"keys": "k", "unique": "k", "sequence_by": "rev", "num_subpartitions": 2}
+        write_shuffle(pa.table({"k": [0], "rev": [0]}), path, **how)
+        jobs = []
+        for rev in (first, second):
+            changes = pa.table({"k": [9, 9], "rev": [rev - 2, rev]})
+            job = begin_job(
+                open_storage(path),
+                changes.schema,
+                num_subpartitions=2,
+                partitioner=HashPartitioner("k"),
+                options=SMALL,
+            )
+            # Of two map tasks, of which one has the older change alone.
+            batches = [changes.slice(i, 1).to_batches() for i in range(2)]
+            jobs.append((job, [run_map_task(job, i, 0, each) for i, each in enumerate(batches)]))
+        for job, statuses in jobs:
+            commit_job(job, statuses, mode="upsert")
+        found = open_shuffle(path).to_table().to_pylist()
+        assert sorted((row["k"], row["rev"]) for row in found) == [(0, 0), (9, 3)]
+        assert not open_shuffle(path).verify().problems
