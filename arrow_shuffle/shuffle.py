@@ -297,7 +297,8 @@ class Shuffle(Convertible, Maintained, Rows):
             The column of which a newer change of a row has a larger value, such as a position in
             the log of a database, or the time of the change; a null is less than all. Of several
             changes of a row the newest counts, in whatever order and in whichever upsert they come:
-            one that is older than the row that is there is dropped. Of equal ones the last counts.
+            one that is older than the row that is there is dropped. Of equal ones the last counts,
+            in the order in which the shuffle has them.
             It is kept with the shuffle: later upserts leave it out.
         expected_version, transaction
             As for :func:`~arrow_shuffle.write_shuffle`.

@@ -176,6 +176,7 @@ def test_the_newest_change_counts_whatever_task_has_it(
         for found in (
             open_shuffle(path).to_table(),
             spark.read.format("arrow_shuffle").load(str(path)).toArrow(),
+            planning_session(spark, tmp_path).table("states").toArrow(),
         ):
             states_of = zip(found["k"].to_pylist(), found["state"].to_pylist(), strict=True)
             assert sorted(states_of) == sorted(expected.items())
@@ -192,4 +193,6 @@ def test_a_first_batch_may_have_several_changes_of_a_row(
     shuffle = open_shuffle(tmp_path / "new")
     assert sorted(shuffle.to_table()["rev"].to_pylist()) == [*range(200, 300)]
     assert shuffle.num_rows == 100
+    table = planning_session(spark, tmp_path).table("new")
+    assert table.selectExpr("count(*)", "min(rev)").collect() == [(100, 200)]
     assert not shuffle.verify().problems

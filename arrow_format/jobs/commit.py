@@ -218,6 +218,8 @@ class _Commit:
                 fields["map_outputs"] = MapOutputs.concat([replaced.outputs, placed])
                 if len(replaced.inputs):
                     fields["removed"] = replaced.inputs.keys
+                elif operation == UPSERT:
+                    operation = "append"  # older changes of its own alone were left out
                 fields["totals"] = sum_totals([self.totals, replaced.totals], job.num_subpartitions)
             elif operation == UPSERT:
                 operation = "append"  # which it is, and which readers of changes follow

@@ -291,13 +291,18 @@ def suspects(
     """Return jobs that may have files that no version needs, of those that have files. Pure.
 
     These are jobs that were given up, jobs of which a version before ``oldest`` had more map
-    outputs than are kept, and jobs that ended at the numbers ``sweeps``, whose tasks may have put
+    outputs than are kept, or of which some are masked that are kept, whose first masks may have
+    been of the job itself, and jobs that ended at the numbers ``sweeps``, whose tasks may have put
     files since: each is looked through once, when none of its tasks can still write.
     """
     number, outputs, fenced = (
         to_numpy(ends.column(name).combine_chunks()) for name in ("number", "num_outputs", "fenced")
     )
-    has_dead = (number <= oldest) & ((num_among(ends, kept) < outputs) | (outputs == 0))
+    masked = pc.is_in(ends.column("job_id"), kept.jobs_of_masked)
+    has_dead = (
+        (num_among(ends, kept) < outputs) | (outputs == 0) | to_numpy(masked.combine_chunks())
+    )
+    has_dead &= number <= oldest
     is_swept = (number >= sweeps.start) & (number < sweeps.stop)
     chosen = np.asarray(fenced, bool) | has_dead | is_swept
     return jobs_in(ends.column("job_id").filter(to_arrow(chosen)), names)

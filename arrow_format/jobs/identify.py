@@ -10,7 +10,7 @@ from arrow_format.errors import DuplicateKeyError, OptionError
 from arrow_format.filters.spark_rules import char_lengths
 from arrow_format.jobs.alter import Alteration, altered_meanwhile
 from arrow_format.jobs.cleanup import publish
-from arrow_format.keys.row_identity import check_unique
+from arrow_format.keys.row_identity import check_sequence, check_unique
 from arrow_format.log.commit_log import CommitLog, draft
 from arrow_format.log.conflicts import Claims, check_needs, check_version_number
 from arrow_format.read.index_cache import IndexCache
@@ -64,6 +64,7 @@ def identify_rows(
         assert shape is not None  # since there is a version
         padded = char_lengths(shape.spark_schema)
         names = check_unique(shape.data_schema, unique, shape.partitioner, shape.combine, padded)
+        check_sequence(shape.data_schema, shape.sequence_name, names)
         ids = tuple(shape.columns.by_name[name] for name in names)
         if meant not in (None, ids):
             raise altered_meanwhile(storage.root, names)

@@ -22,7 +22,7 @@ from arrow_format.arrays.expansion import stored_batches
 from arrow_format.arrays.stored_types import data_schema, normalise
 from arrow_format.concurrency import run_concurrently
 from arrow_format.errors import OptionError, SchemaError, StorageError
-from arrow_format.filters.spark_rules import char_lengths
+from arrow_format.filters.spark_rules import char_lengths, collations
 from arrow_format.format.statistics import chosen_columns
 from arrow_format.jobs.job_files import all_digits, digits_of, job_directory
 from arrow_format.keys.combination import as_combined, check_combine, combined_schema
@@ -249,7 +249,12 @@ def begin_job(
         sort_by=sort_by,
         combine=combine,
         unique=unique,
-        sequence_by=check_sequence(stored, sequence_by, unique),
+        sequence_by=check_sequence(
+            stored,
+            sequence_by,
+            unique or (() if view.state.shape is None else view.state.shape.unique_names),
+            collations(spark_schema, [sequence_by] if isinstance(sequence_by, str) else ()),
+        ),
         source_schema=given if combine else None,
         statistics=statistics,
         unlogged=only_hashed(partitioner, sort_by) if options.statistics is None else (),

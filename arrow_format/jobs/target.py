@@ -30,6 +30,7 @@ from arrow_format.keys.partitioner import (
     renamed,
 )
 from arrow_format.keys.range_partitioner import RangePartitioner
+from arrow_format.keys.row_identity import check_sequence
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.conflicts import check_expected, check_version_number
 from arrow_format.log.names import CONSUMER_DIRECTORY, LOG_DIRECTORY, MAP_OUTPUT_DIRECTORY
@@ -108,6 +109,16 @@ def check_mode_allows(job: ShuffleJob, mode: str, newest: LogEntry | None) -> No
             "(unique=[...])"
         )
         raise OptionError(msg)
+    if mode == "upsert" and newest is not None:
+        sequence = newest.shape.sequence_name
+        if sequence is not None and sequence not in job.data_schema.names:
+            msg = (
+                f"{storage.root}: column {sequence!r} says which change of a row is the newest, "
+                "and the rows have no such column; nothing was changed. Add it to them"
+            )
+            raise SchemaError(msg)
+    if not keeps_rows(mode) or newest is None:
+        check_sequence(job.data_schema, job.sequence_by, job.unique)
     if mode == "replace_groups" and not key_columns(job.partitioner):
         msg = (
             f"{storage.root}: mode='replace_groups': replaces rows by the keys of the partitioner, "

@@ -129,6 +129,12 @@ class UniqueRows:
             self._groups_only = groups
             self._indexes = IndexCache(self._job.storage)  # an index keeps the names it was given
         there = {} if operation == "overwrite" else self._there(view)
+        if sequence is not None and self._gone is not None:
+            msg = (
+                f"{self._root}: column {sequence!r} says now which change of a row is newest, and "
+                "it was the order of the changes; nothing was committed"
+            )
+            raise CommitConflictError(msg)
         if sequence is not None:
             return self._by_sequence(version, there, own, names)
         unknown = {place: there[place] for place in there if place not in self._found}

@@ -82,11 +82,17 @@ def check_unique(
     return names
 
 
-def check_sequence(schema: pa.Schema, sequence_by: str | None, unique: Sequence[str]) -> str | None:
+def check_sequence(
+    schema: pa.Schema,
+    sequence_by: str | None,
+    unique: Sequence[str],
+    collated: Collection[str] = (),
+) -> str | None:
     """Return the column whose largest value is the newest change of a row; None for none.
 
-    ``unique`` are the columns that identify a row. Raises OptionError where nothing does, or it is
-    one of them or no name, and SchemaError where it is missing or its values have no order.
+    ``unique`` are the columns that identify a row, ``collated`` those with a collation. Raises
+    OptionError where nothing does, or it is one of them or no name, and SchemaError where it is
+    missing, collated, or its values have no order.
     """
     if sequence_by is None:
         return None
@@ -101,4 +107,7 @@ def check_sequence(schema: pa.Schema, sequence_by: str | None, unique: Sequence[
         msg = f"{given}: the column is one of those that identify a row, which no change changes"
         raise OptionError(msg)
     key_fields(schema, ((sequence_by, ORDERS[0]),), "sequence_by")
+    if sequence_by in collated:
+        msg = f"{given}: the column has a collation, and bytes are compared here"
+        raise SchemaError(msg)
     return sequence_by

@@ -177,6 +177,12 @@ class MapOutputs(Sequence[MapOutput]):
         """Whether rows of any file are masked."""
         return bool(np.any(self.of_files("mask_rows")))
 
+    @property
+    def jobs_of_masked(self) -> pa.Array:
+        """The jobs that wrote those of which rows are masked."""
+        jobs = column_in(self.table, "job_id")
+        return jobs.filter(to_arrow(self.mask_numbers > 0)).unique()
+
     def _largest(self, of_files: Int64Array) -> Int64Array:
         """Return the largest of numbers of the files of each; 0 without files."""
         lists = column_in(self.table, "files")

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from arrow_format.jobs.receipt import ShuffleReceipt
+    from arrow_format.log.entry import LogEntry
     from arrow_format.log.reader import LogView
     from arrow_format.log.state import VersionShape
     from arrow_format.operators.description import Description
@@ -159,8 +160,8 @@ def changed_groups(asked: MappedGroups, result: Storage) -> ChangedGroups:
     elif seen is None and view.shape is not None:
         why = "since others wrote what was there"
     elif seen is not None:
-        _check_same(seen, source, asked.name, result.root)
-        changed, why = _changed(seen, source, keys, result, view)
+        then = _check_same(seen, source, asked.name, result.root)
+        changed, why = _changed(seen, then, source, keys, result, view)
     is_seen = changed is not None and not changed.num_rows
     is_seen = is_seen and seen is not None and seen.version == source.version
     if changed is None:
@@ -218,8 +219,11 @@ def _last_seen(log: CommitLog, view: LogView) -> Seen | None:
     return max(found, key=lambda one: one.entry, default=None)
 
 
-def _check_same(seen: Seen, source: Shuffle, function: str, path: str) -> None:
-    """Raise where a result is not what a function makes of a source that can be compared."""
+def _check_same(seen: Seen, source: Shuffle, function: str, path: str) -> LogEntry:
+    """Return the version of a source that a result is made of.
+
+    Raises where the result is not what the function makes of a source that can be compared.
+    """
     made = f"{path}: was made by {seen.function!r} of version {seen.version} of its source"
     if seen.function != function:
         msg = f"{made}, and this is {function!r}: {_ADVICE}; or write into another path"
@@ -236,13 +240,21 @@ def _check_same(seen: Seen, source: Shuffle, function: str, path: str) -> None:
     if seen.version > source.version:
         msg = f"{made}, and {source.path} is open at {source.version}: open the newest (.newest())"
         raise OptionError(msg)
+    return then
 
 
 def _changed(
-    seen: Seen, source: Shuffle, keys: Sequence[str], result: Storage, view: LogView
+    seen: Seen,
+    then: LogEntry,
+    source: Shuffle,
+    keys: Sequence[str],
+    result: Storage,
+    view: LogView,
 ) -> tuple[pa.RecordBatch | None, str]:
     """Return the keys of groups that changed, and why; None for all."""
-    there = None
+    there, now = None, source.snapshot.newest
+    if (then.columns.ids, then.data_schema.types) != (now.columns.ids, now.data_schema.types):
+        return None, f"since the columns of {source.path} changed after version {seen.version}"
     if view.state.changed > seen.entry:
         try:
             there = changed_keys(open_shuffle(result, view.state.version), seen.entry, keys)

@@ -193,6 +193,13 @@ def abort(op: str, prepared: Prepared) -> Callable[[Storage], None]:
     return act
 
 
+def _kind_of(mode: str, layout: Layout) -> str:
+    """Return what a write does to the rows that are there, as the model names it."""
+    if mode == "append" and layout.unique:
+        return "insert"
+    return "newest" if mode == "upsert" and layout.sequence_by else mode
+
+
 def write(
     op: str, rows: Sequence[int], mode: str = "append", layout: Layout = NARROW, **options: Any
 ) -> Any:
@@ -201,7 +208,7 @@ def write(
     def act(storage: Storage) -> None:
         commits(
             op,
-            "insert" if mode == "append" and layout.unique else mode,
+            _kind_of(mode, layout),
             rows,
             lambda: (
                 write_shuffle(
@@ -210,6 +217,7 @@ def write(
                     num_subpartitions=layout.num_subpartitions,
                     partitioner=layout.partitioner,
                     unique=layout.unique,
+                    sequence_by=layout.sequence_by,
                     mode=mode,  # type: ignore[arg-type]
                     options=replace(layout.options, **options),
                 ).version

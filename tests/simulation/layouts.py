@@ -50,6 +50,8 @@ class Layout:
     options: WriteOptions
     unique: tuple[str, ...] = ()
     """Columns that identify a row."""
+    sequence_by: str | None = None
+    """The column whose largest value is the newest change of a row."""
 
     def table(self, rows: Sequence[int]) -> pa.Table:
         """Return rows with all of their columns."""
@@ -78,6 +80,9 @@ UNIQUE = Layout(
     pa.schema([_NUMBER, ("k", pa.int64())]), HashPartitioner("k"), 2, OPTIONS, unique=("k",)
 )
 """Rows that replace each other."""
+
+SEQUENCED = replace(UNIQUE, sequence_by="v")
+"""Rows of which the one with the largest number replaces those of its key."""
 
 ON_DISK = replace(NARROW, options=replace(OPTIONS, local_dirs=(DISK,)))
 """Files are in the shuffle and in a directory on another disk in turn."""

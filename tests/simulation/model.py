@@ -65,6 +65,11 @@ def rows_after(
         others = tuple(row for row in rows if key_of(row) not in keys)
         is_possible = kind == "upsert" or others == rows
         return {tuple(sorted((*others, *given)))} if is_possible else set()
+    if kind == "newest":  # the largest row of a key stays, if the upsert has its key
+        keys = {key_of(row) for row in given}
+        newest = {key_of(row): row for row in sorted((*rows, *given)) if key_of(row) in keys}
+        others = (row for row in rows if key_of(row) not in keys)
+        return {tuple(sorted((*others, *newest.values())))}
     if kind == "overwrite":
         return {tuple(sorted(given))}
     if kind == "rollback":

@@ -603,7 +603,7 @@ def _deletions(events: list[tuple[Any, ...]]) -> set[Deletion]:
     numbers = {event[1]: event[2] for event in events if event[0] == "is"}
     numbers |= {event[1]: event[3] for event in events if event[0] == "pends"}
     begun = {event[1]: event[2:] for event in events if event[0] == "begins"}
-    kinds = ("append", "insert", "upsert", "overwrite")
+    kinds = ("append", "insert", "upsert", "newest", "overwrite")
     added = {op: set(rows) for op, (kind, rows) in begun.items() if kind in kinds}
     undone = {event[1]: event[2] for event in events if event[0] == "undoes"}
     for event in events:

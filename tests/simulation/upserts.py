@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tests.simulation import actors
 from tests.simulation.kinds import INTERRUPTS, LOST, scenario
-from tests.simulation.layouts import UNIQUE
+from tests.simulation.layouts import SEQUENCED, UNIQUE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,3 +56,37 @@ def _(stage: Stage) -> dict[str, Act]:
     stage.layout = UNIQUE
     stage.rows(111)
     return {name: _upsert(f"upsert-{name}", [_NEW[i]]) for i, name in enumerate("ABC")}
+
+
+_upsert_newest = partial(actors.write, mode="upsert", layout=SEQUENCED)
+
+_LATE: dict[str, Callable[[Stage], Act]] = {
+    "newer": lambda _: _upsert_newest("upsert-2", [_OLD[5], _NEW[5]]),
+    "older": lambda _: _upsert_newest("upsert-2", [_OLD[1], _NEW[1]]),
+    "insert": lambda _: actors.write("insert-2", [_NEW[5]], layout=SEQUENCED),
+    "merge": lambda _: actors.merge("merge-2", layout=SEQUENCED),
+    "rewriting merge": lambda _: actors.merge("merge-2", "subpartition", layout=SEQUENCED),
+    "mask": lambda _: actors.delete("mask-2", _OLD, masks=True, layout=SEQUENCED),
+    "delete": lambda _: actors.delete("delete-2", _OLD, layout=SEQUENCED),
+    "rollback": lambda stage: actors.rollback("rollback-2", stage.before_newest),
+}
+
+
+def _beside_newest(other: str, stage: Stage) -> dict[str, Act]:
+    """Several changes of a key, in any order, beside others of the same keys."""
+    stage.layout = SEQUENCED
+    stage.rows(_OLD[2], 111)
+    changes = [_NEW[3], _OLD[3], _OLD[0], _NEW[2], 110]
+    return {"A": _upsert_newest("upsert-1", changes), "B": _LATE[other](stage)}
+
+
+for _other in _LATE:
+    _sure = frozenset() if _other == "rollback" else frozenset({"upsert-1"})
+    scenario(f"upsert by sequence+{_other}", must_succeed=_sure)(partial(_beside_newest, _other))
+    if _other in ("newer", "older"):
+        scenario(
+            f"upsert by sequence+{_other}, a fault",
+            faults=1,
+            kinds=LOST | INTERRUPTS,
+            preemptions=1,
+        )(partial(_beside_newest, _other))

@@ -615,3 +615,69 @@ def test_two_upserts_leave_the_newest_whichever_commits_first(tmp_path: Path) ->
         found = open_shuffle(path).to_table().to_pylist()
         assert sorted((row["k"], row["rev"]) for row in found) == [(0, 0), (9, 3)]
         assert not open_shuffle(path).verify().problems
+
+
+SEQUENCED = {"keys": "k", "unique": "k", "sequence_by": "rev", "num_subpartitions": 2}
+
+
+def test_changes_say_how_new_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "rows"
+    write_shuffle(pa.table({"k": [1], "rev": [5]}), path, **SEQUENCED)
+    for change in (
+        lambda rows: append_shuffle(rows, path, mode="upsert"),
+        lambda rows: write_shuffle(
+            rows, path, keys="k", mode="upsert", options=WriteOptions(schema_evolution=True)
+        ),
+    ):
+        with pytest.raises(SchemaError, match="the rows have no such column"):
+            change(pa.table({"k": [1]}))
+    assert open_shuffle(path).version == 1
+
+
+def test_changes_that_are_all_late_replace_nothing(tmp_path: Path) -> None:
+    """Who reads what versions add goes on, and gets none of them."""
+    path = tmp_path / "rows"
+    write_shuffle(pa.table({"k": [1], "rev": [5]}), path, **SEQUENCED)
+    receipt = append_shuffle(pa.table({"k": [1, 1], "rev": [1, 2]}), path, mode="upsert")
+    assert (receipt.num_rows, receipt.num_replaced) == (0, 0)
+    receipt = append_shuffle(pa.table({"k": [7, 7], "rev": [2, 1]}), path, mode="upsert")
+    assert (receipt.num_rows, receipt.num_replaced) == (1, 0)
+    found = open_shuffle(path)
+    assert arrow_shuffle.open_shuffle(path).added(1).to_table().to_pylist() == [{"k": 7, "rev": 2}]
+    assert sorted(found.to_table()["rev"].to_pylist()) == [2, 5]
+    assert not arrow_shuffle.open_shuffle(path).verify().problems
+    merge_shuffle(path, by="subpartition", policy=MergePolicy(rewrite="always"))
+    assert sorted(open_shuffle(path).to_table()["rev"].to_pylist()) == [2, 5]
+
+
+def test_an_upsert_says_the_sequence_without_repeating_what_identifies_a_row(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "rows"
+    rows = pa.table({"k": [1], "rev": [5]})
+    write_shuffle(rows, path, keys="k", unique="k", num_subpartitions=2)
+    late = pa.table({"k": [1], "rev": [3]})
+    write_shuffle(late, path, keys="k", sequence_by="rev", mode="upsert")
+    assert open_shuffle(path).to_table().to_pylist() == rows.to_pylist()
+    with pytest.raises(OptionError, match="nothing identifies a row"):
+        write_shuffle(late, path, keys="k", sequence_by="rev", mode="overwrite")
+    for unique in ([], ["k", "rev"]):
+        with pytest.raises(OptionError, match="sequence_by='rev'"):
+            identify_rows(path, unique)
+
+
+def test_a_feed_in_order_does_not_meet_a_sequence_that_came_meanwhile(tmp_path: Path) -> None:
+    path = tmp_path / "rows"
+    rows = pa.table({"k": [1, 2], "rev": [5, 5]})
+    write_shuffle(rows, path, keys="k", unique="k", num_subpartitions=2)
+    feed = pa.table({"k": [1, 2], "rev": [9, 9], "op": ["d", "u"]})
+
+    def meanwhile() -> None:
+        append_shuffle(pa.table({"k": [3], "rev": [1]}), path, mode="upsert", sequence_by="rev")
+
+    with (
+        before_first_entry(meanwhile),
+        pytest.raises(CommitConflictError, match="nothing was committed"),
+    ):
+        append_shuffle(feed, path, mode="upsert", row_kind="op")
+    assert sorted(open_shuffle(path).to_table()["rev"].to_pylist()) == [1, 5, 5]

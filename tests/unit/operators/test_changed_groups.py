@@ -309,3 +309,14 @@ def test_a_write_replaces_the_groups_of_its_rows(source):
             rows, f"{source.path}-2", partitioner=round_robin, num_subpartitions=4,
             mode="replace_groups",
         )  # fmt: skip
+
+
+def test_columns_of_the_source_that_come_or_go_compute_all_groups(source, result):
+    def columns(key, rows: pa.Table):
+        return pa.table({"customer": rows["customer"][:1], "spent": [len(rows.schema)]})
+
+    compute(source, result, columns)
+    source.newest().drop_columns(["price"])
+    receipt = compute(source, result, columns)
+    assert "since the columns of" in receipt.notes[0]
+    assert {*rows_of(result).values()} == {2}
