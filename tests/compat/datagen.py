@@ -59,7 +59,7 @@ from tests.support.consumers import ConsumerRegistry
 from tests.support.hostile import forged_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 
 def every_type() -> pa.Table:
@@ -254,6 +254,26 @@ def upsert() -> None:
     golden.rows = [row for row in golden.rows if row["id"][0].as_py() not in ids]
     delays = [None, *map(float, ids[1:])]
     golden.commit("upsert", [pa.table({"id": ids, "carrier": ["new"] * len(ids), "delay": delays})])
+
+
+def sequence() -> None:
+    """Changes in any order: masks on rows of the entry that adds them, of which none may be left.
+
+    An overwrite, an append whose rows are all late, and an upsert have such masks.
+    """
+    golden = Golden(
+        "sequence", 3, HashPartitioner("id"), unique=("id",), sequence_by="rev", chunk_bytes=64
+    )
+
+    def changes(ids: Sequence[int], revisions: Sequence[int]) -> pa.Table:
+        return pa.table({"id": pa.array(ids, pa.int64()), "rev": pa.array(revisions, pa.int64())})
+
+    older, newer = changes(range(10), [1] * 10), changes(range(12), [3] * 12)
+    golden.commit("upsert", [older, newer], left=[newer])
+    golden.commit("upsert", [changes(range(4), [2] * 4)], left=[older[:0]])
+    golden.rows = [row for row in golden.rows if row["id"][0].as_py() != 2]
+    mixed = changes([2, 3, 20, 20], [5, 1, 7, 6])
+    golden.commit("upsert", [mixed], left=[mixed.take([0, 2])])
 
 
 def statistics() -> None:
@@ -590,6 +610,7 @@ ALL: tuple[tuple[int, Callable[[], None]], ...] = (
     (62_000, rare.expiring),
     (63_000, later.unknown_index),
     (64_000, later.of_no_reader),
+    (65_000, sequence),
 )
 
 

@@ -71,11 +71,13 @@ class Golden:
         sort_key: Callable[[dict[str, Any]], Any] | None = None,
         combine: Mapping[str, str] | None = None,
         unique: tuple[str, ...] = (),
+        sequence_by: str | None = None,
         **options: object,
     ) -> None:
         self.directory = HERE / name
         self.combine = combine
         self.unique = unique
+        self.sequence_by = sequence_by
         self.n = n
         self.partitioner = partitioner
         self.sort_by = sort_by
@@ -91,8 +93,12 @@ class Golden:
         transaction: Transaction | None = None,
         *,
         pending: bool = False,
+        left: Sequence[pa.Table] | None = None,
     ) -> None:
-        """Commit a map output per table, and write down what a reader must find."""
+        """Commit a map output per table, and write down what a reader must find.
+
+        ``left`` are the rows of it that stay; None for all.
+        """
         job = begin_job(
             str(self.path),
             tasks[0].schema,
@@ -101,6 +107,7 @@ class Golden:
             sort_by=self.sort_by,
             combine=self.combine,
             unique=self.unique,
+            sequence_by=self.sequence_by,
             options=self.options,
         )
         statuses = [run_map_task(job, i, 0, task.to_batches()) for i, task in enumerate(tasks)]
@@ -111,7 +118,7 @@ class Golden:
             self.rows = []
         if self.combine:
             tasks = [combined_rows(task, self.combine) for task in tasks]
-        self.expect(receipt.version, tasks)
+        self.expect(receipt.version, tasks if left is None else left)
 
     @property
     def path(self) -> Path:
