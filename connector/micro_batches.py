@@ -61,10 +61,10 @@ def foreach_batch(
 
     Parameters
     ----------
-    path, keys, num_subpartitions, partitioner, sort_by, combine, unique, sequence_by, options
+    path, keys, num_subpartitions, partitioner, sort_by, combine
         As for ``arrow_shuffle.write_shuffle``.
-    storage_options
-        As for it, too.
+    unique, sequence_by, options, storage_options
+        The same.
     mode
         ``append``; ``upsert``, whose rows replace those of the same ``unique``; or ``overwrite``,
         for output mode complete.

@@ -114,6 +114,9 @@ def test_texts_that_are_equal_by_a_collation_are_no_keys(
     rows = spark.sql("SELECT 1 AS customer, 'A' COLLATE UTF8_LCASE AS order_id")
     with pytest.raises(SchemaError, match="order_id"):
         write(rows, tmp_path / "s", unique=UNIQUE)
+    rows = spark.sql("SELECT 1 AS customer, 1 AS order_id, 'A' COLLATE UTF8_LCASE AS state")
+    with pytest.raises(SchemaError, match="collation"):
+        write(rows, tmp_path / "s", unique=UNIQUE, sequence_by="state")
 
 
 @guarantee("upserts")

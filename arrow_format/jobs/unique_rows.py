@@ -5,8 +5,9 @@ row, and several rows may have one.
 
 A commit looks for them at each try: in the version that it finds at first, and in what others added
 since. So two writers of one new key leave one row, and neither has to begin again. Rows are found
-by the columns that identify them alone, of the subpartitions that the job has rows of, and masked:
-what is replaced and what replaces it are one entry.
+by the columns that identify them alone, and by the sequence of changes where there is one, of the
+subpartitions that the job has rows of, and masked: what is replaced and what replaces it are one
+entry. By a sequence rows of the job may be masked too, so each try looks at all of them.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from arrow_format.read.unique_keys import (
     groups_of,
     not_newest,
     problem_of_keys,
+    problem_of_nulls,
     problem_of_rows,
     text_of_key,
     unique_keys,
@@ -225,14 +227,12 @@ class UniqueRows:
         columns = [
             pa.concat_arrays([each.columns[i] for each in changed]) for i in range(len(names))
         ]
-        last = to_arrow(last_positions(columns, len(columns[0])))
-        keys = pa.RecordBatch.from_arrays([take(column, last) for column in columns], names)
-        return self._key_set(version, keys)
+        keys = pa.RecordBatch.from_arrays(columns, names)
+        self._check(problem_of_nulls(keys))
+        return self._key_set(version, take(keys, to_arrow(last_positions(columns, len(keys)))))
 
     def _key_set(self, version: LogEntry, keys: pa.RecordBatch) -> KeySet:
-        """Return keys with their subpartitions; raises DuplicateKeyError as :meth:`_check`."""
-        if not self._groups_only:
-            self._check(problem_of_keys(keys))
+        """Return keys with their subpartitions."""
         partitioner = partitioner_from_description(version.partitioner)
         assert isinstance(partitioner, Partitioner)  # or nothing could identify a row
         n = version.num_subpartitions
@@ -279,7 +279,10 @@ class UniqueRows:
             )
             raise CommitConflictError(msg)
         given = pa.RecordBatch.from_arrays([gone[id_] for id_ in ids], names)
-        return self._key_set(version, stored_keys(given, names, version.data_schema))
+        keys = stored_keys(given, names, version.data_schema)
+        if not self._groups_only:
+            self._check(problem_of_keys(keys))
+        return self._key_set(version, keys)
 
     def _read_keys(self, version: LogEntry, own: MapOutputs, wanted: NDArray[np.bool_]) -> KeySet:
         """Return the keys of the job in some subpartitions; raises DuplicateKeyError."""

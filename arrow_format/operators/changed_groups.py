@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 from arrow_format.errors import OptionError, SchemaError, ShuffleNotFoundError
 from arrow_format.filters.keys import stored_keys, subpartitions_of_keys
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from arrow_format.log.state import VersionShape
     from arrow_format.operators.description import Description
     from arrow_format.storage.open import Storage
-
-Since: TypeAlias = Literal["last", "all"]
 
 _APPLICATION = "map_groups"
 _NAME = re.compile(r"[A-Za-z0-9_\-]{1,50}")

@@ -136,14 +136,8 @@ def grouped_blocks(
         rows, weights = np.where(is_read, rows, 0), np.where(is_read, weights, 0)
         subpartitions = within
     for first, end in group_adjacent(weights, group_bytes, subpartitions, origin=origin):
-        passes = in_passes(
-            batches_again(shuffle, [(first, end)], columns, ordered=bool(shuffle.sort_by)),
-            keys,
-            max_bytes=group_bytes * 4 // 3,
-            max_group_bytes=2 * group_bytes,
-            row_bytes=ORDER_BYTES,
-            num_rows=int(rows[first - origin : end - origin].sum()),
-        )
+        read = batches_again(shuffle, [(first, end)], columns, ordered=bool(shuffle.sort_by))
+        passes = _passes(read, keys, group_bytes, rows[first - origin : end - origin])
         for _, batches in passes:
             if batches:
                 batch = joined_rows(batches, schema)
@@ -182,14 +176,8 @@ def cogrouped_blocks(
             batches_again(side, [(first, end)], of, ordered=bool(side.sort_by))
             for side, of in zip(sides, columns, strict=True)
         ]
-        passes = in_passes(
-            partial(_of_both, reads, called),
-            keys[0],
-            max_bytes=group_bytes * 4 // 3,
-            max_group_bytes=2 * group_bytes,
-            row_bytes=ORDER_BYTES,
-            num_rows=int(rows[first - origin : end - origin].sum()),
-        )
+        both = partial(_of_both, reads, called)
+        passes = _passes(both, keys[0], group_bytes, rows[first - origin : end - origin])
         for _, batches in passes:
             if batches:
                 of_sides = [
@@ -206,6 +194,23 @@ def cogrouped_blocks(
                 batches.clear()
                 yield _cogrouped(of_sides, keys)
                 del of_sides  # before the next pass
+
+
+def _passes(
+    read: Callable[[], Iterator[pa.RecordBatch]],
+    keys: Sequence[str],
+    group_bytes: int,
+    num_rows: Int64Array,
+) -> Iterator[tuple[object, list[pa.RecordBatch]]]:
+    """Return the passes over rows that are grouped together, of some keys each."""
+    return in_passes(
+        read,
+        keys,
+        max_bytes=group_bytes * 4 // 3,
+        max_group_bytes=2 * group_bytes,
+        row_bytes=ORDER_BYTES,
+        num_rows=int(num_rows.sum()),
+    )
 
 
 def _of_both(

@@ -84,6 +84,7 @@ class Into:
             sort_by=() if there is None else there.sort_by,
             combine=None if there is None else there.combine,
             unique=() if there is None else there.unique_names,
+            sequence_by=None if self.replacing is None or there is None else there.sequence_name,
             options=options,
             view=view,
         )
@@ -113,8 +114,8 @@ class Replacing:
     def commits(self) -> dict[str, Any]:
         """What the commit says besides its rows.
 
-        It follows no version that changed rows since: of these groups, or of others, nobody knows
-        whether they are still what they were made of.
+        It follows no version that changed rows since: it is not known whether their groups are
+        still what the source makes of them.
         """
         said: dict[str, Any] = {
             "transaction": self.transaction,

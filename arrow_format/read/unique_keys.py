@@ -91,15 +91,22 @@ def problem_of_rows(
     return None
 
 
-def problem_of_keys(keys: pa.RecordBatch) -> str | None:
-    """Return why keys do not identify their rows; None where each is there once, without nulls."""
-    named = ", ".join(keys.schema.names)
+def problem_of_nulls(keys: pa.RecordBatch) -> str | None:
+    """Return why keys identify no row; None where none is null."""
     for name in keys.schema.names:
         if nulls := keys[name].null_count:
             return (
-                f"column {name!r} is null in {nulls:,} of the rows, and {named} identify a row: "
-                "no such column may be null"
+                f"column {name!r} is null in {nulls:,} of the rows, and "
+                f"{', '.join(keys.schema.names)} identify a row: no such column may be null"
             )
+    return None
+
+
+def problem_of_keys(keys: pa.RecordBatch) -> str | None:
+    """Return why keys do not identify their rows; None where each is there once, without nulls."""
+    named = ", ".join(keys.schema.names)
+    if problem := problem_of_nulls(keys):
+        return problem
     numbers, _ = key_numbers(keys.columns)
     order = np.argsort(numbers, kind="stable")
     ordered = numbers[order]

@@ -110,7 +110,8 @@ def begin_target_job(target: TargetOptions, schema: StructType, *, overwrite: bo
             combine = newest.combine
         if unique is None and partitioner is None:
             unique = newest.unique_names
-            sequence_by = sequence_by or newest.sequence_name
+            if overwrite:  # others keep what is there
+                sequence_by = sequence_by or newest.sequence_name
         partitioner = partitioner or partitioner_from_description(newest.partitioner)
     if n is None or partitioner is None:
         missing = "numSubpartitions" if n is None else "keys or partitioner"

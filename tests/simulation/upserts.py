@@ -10,7 +10,7 @@ from tests.simulation.kinds import INTERRUPTS, LOST, scenario
 from tests.simulation.layouts import SEQUENCED, UNIQUE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Iterable
 
     from tests.simulation.stage import Act, Stage
 
@@ -39,15 +39,25 @@ def _beside(other: str, stage: Stage) -> dict[str, Act]:
     return {"A": _upsert("upsert-1", [_OLD[1], _NEW[1]]), "B": _OTHERS[other](stage)}
 
 
-for _other in _OTHERS:
-    _sure = frozenset() if _other in ("rollback", "gc") else frozenset({"upsert-1"})
-    scenario(f"upsert+{_other}, of rows that are there", must_succeed=_sure)(
-        partial(_beside, _other)
-    )
-    if _other in ("upsert", "insert", "merge", "mask"):
-        scenario(f"upsert+{_other}, a fault", faults=1, kinds=LOST | INTERRUPTS, preemptions=1)(
-            partial(_beside, _other)
+def _with_each(
+    name: str,
+    others: Iterable[str],
+    beside: Callable[[str, Stage], dict[str, Act]],
+    with_a_fault: Collection[str],
+) -> None:
+    """Make a scenario of an upsert beside each of some others, and with a fault beside a few."""
+    for other in others:
+        sure = frozenset() if other in ("rollback", "gc") else frozenset({"upsert-1"})
+        scenario(f"{name}+{other}, of rows that are there", must_succeed=sure)(
+            partial(beside, other)
         )
+        if other in with_a_fault:
+            scenario(f"{name}+{other}, a fault", faults=1, kinds=LOST | INTERRUPTS, preemptions=1)(
+                partial(beside, other)
+            )
+
+
+_with_each("upsert", _OTHERS, _beside, ("upsert", "insert", "merge", "mask"))
 
 
 @scenario("three upserts of a new key", preemptions=2)
@@ -80,13 +90,4 @@ def _beside_newest(other: str, stage: Stage) -> dict[str, Act]:
     return {"A": _upsert_newest("upsert-1", changes), "B": _LATE[other](stage)}
 
 
-for _other in _LATE:
-    _sure = frozenset() if _other == "rollback" else frozenset({"upsert-1"})
-    scenario(f"upsert by sequence+{_other}", must_succeed=_sure)(partial(_beside_newest, _other))
-    if _other in ("newer", "older"):
-        scenario(
-            f"upsert by sequence+{_other}, a fault",
-            faults=1,
-            kinds=LOST | INTERRUPTS,
-            preemptions=1,
-        )(partial(_beside_newest, _other))
+_with_each("upsert by sequence", _LATE, _beside_newest, ("newer", "older"))

@@ -631,6 +631,9 @@ def test_changes_say_how_new_they_are(tmp_path: Path) -> None:
     ):
         with pytest.raises(SchemaError, match="the rows have no such column"):
             change(pa.table({"k": [1]}))
+    nulls = pa.table({"k": pa.nulls(2, pa.int64()), "rev": [1, 2]})
+    with pytest.raises(DuplicateKeyError, match="'k' is null in 2 of the rows"):
+        append_shuffle(nulls, path, mode="upsert")
     assert open_shuffle(path).version == 1
 
 
