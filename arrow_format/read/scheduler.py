@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Generic
 
 from arrow_format.concurrency import run_concurrently
@@ -133,6 +133,21 @@ class ReadScheduler:
         with self.add_reader([(file, chunks)]) as reader:
             for _, chunk, stored in reader:
                 yield chunk, stored
+
+    @contextlib.contextmanager
+    def reading(
+        self, files: Iterable[tuple[FileT, Iterable[ChunkRead]]]
+    ) -> Iterator[Iterable[tuple[FileT, ChunkRead, pa.Buffer]]]:
+        """Read the chunks of files as they come: local ones :meth:`straight`, others ahead."""
+        each = iter(files)
+        first = [*islice(each, 1)]
+        each = chain(first, each)
+        if first and first[0][0].storage.max_requests > 1:
+            with self.add_reader(each) as reader:
+                yield reader
+        else:
+            with contextlib.closing(self.straight(each)) as chunks:
+                yield chunks
 
     def straight(
         self, files: Iterable[tuple[FileT, Iterable[ChunkRead]]]

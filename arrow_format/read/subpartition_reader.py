@@ -6,7 +6,6 @@ Source: FLIP-148, ``SortMergeSubpartitionReader``.
 from __future__ import annotations
 
 from bisect import bisect_left
-from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import chain, groupby, islice, repeat
 from operator import itemgetter
@@ -271,13 +270,7 @@ class SortMergeSubpartitionReader:
         That is their positions among all rows that are wanted of these chunks, ascending. Each call
         has the same, as long as indexes can be read.
         """
-        with self._translated(), ExitStack() as stack:
-            fetched: Iterable[_Fetched]
-            if self._storage.max_requests > 1:
-                fetched = stack.enter_context(self._scheduler.add_reader(self._to_read()))
-            else:
-                straight = self._scheduler.straight(self._to_read())
-                fetched = stack.enter_context(closing(straight))
+        with self._translated(), self._scheduler.reading(self._to_read()) as fetched:
             for run in in_runs(self._checked(fetched)):
                 yield from located_rows(run, self._tested)
 
@@ -417,14 +410,8 @@ class SortMergeSubpartitionReader:
             yield from self._rows_kept(aside.left, kept)
 
     def straight(self) -> Iterator[Rows]:
-        """Yield the same rows, of local files by a shorter way: nothing is read ahead or kept."""
-        if self._storage.max_requests > 1:
-            yield from self
-            return
-        with (
-            self._translated(),
-            closing(self._scheduler.straight(self._to_read())) as fetched,
-        ):
+        """Yield the same rows by a shorter way: nothing is kept, nor read ahead of local files."""
+        with self._translated(), self._scheduler.reading(self._to_read()) as fetched:
             yield from self._decoded_rows(fetched)
 
     def _decoded_rows(
