@@ -14,7 +14,7 @@ from pyarrow import types as pt
 
 from arrow_format.arrays.buffers import binary_array, to_arrow, to_numpy
 from arrow_format.arrays.conversion import convert
-from arrow_format.arrays.selection import keep, take
+from arrow_format.arrays.selection import ascending, keep, take
 from arrow_format.arrays.stored_types import data_schema
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.filters.comparison import comparable, comparable_type, distinct
@@ -31,7 +31,6 @@ from arrow_format.filters.expression import (
 )
 from arrow_format.filters.filter import Filter
 from arrow_format.filters.spark_rules import char_lengths
-from arrow_format.filters.subpartitions import ascending
 from arrow_format.keys.bounds import cast_exactly
 from arrow_format.keys.key_set import KeySet, rows_with_keys
 from arrow_format.keys.partitioner import (

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from arrow_format.arrays.buffers import to_arrow, validity
-from arrow_format.arrays.selection import joined, take
+from arrow_format.arrays.selection import ascending, joined, take
 from arrow_format.filters.comparison import comparable_type
 from arrow_format.filters.expression import (
     And,
@@ -31,7 +31,7 @@ from arrow_format.keys.sort_keys import is_descending, puts_nulls_first
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from arrow_format.model import Int32Array, Int64Array
+    from arrow_format.model import Int64Array
 
 MOST_KEYS = 10_000
 """Most keys that are assigned, one by one, to find their subpartitions."""
@@ -157,15 +157,6 @@ def keys_given(
             return None
         batches.append(_product([points[name] for name in keys.names], keys))
     return joined(batches)
-
-
-def ascending(ids: Int32Array | Int64Array) -> Int64Array:
-    """Return subpartitions ascending, each once.
-
-    NumPy's ``unique`` imports masked arrays, for a tenth of the time of a process's first lookup.
-    """
-    found = np.sort(ids).astype(np.int64)
-    return found[np.diff(found, prepend=-1) > 0]
 
 
 def _product(values: list[pa.Array], keys: pa.Schema) -> pa.RecordBatch:

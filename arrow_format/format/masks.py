@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from arrow_format.arrays.buffers import binary_array, to_arrow, to_numpy
+from arrow_format.arrays.selection import ascending
 from arrow_format.format.batch_frame import MALFORMED, decode_batch, encode_batch
 from arrow_format.format.regions import RegionKind
 
@@ -195,7 +196,7 @@ class RowMask:
         """Return the mask of these rows and others."""
         own = self.rows()
         for region, others in rows.items():
-            own[region] = np.union1d(own[region], others) if region in own else others
+            own[region] = ascending(np.concatenate([own.get(region, others[:0]), others]))
         return RowMask.of(own)
 
 
@@ -211,16 +212,16 @@ def rows_beyond(mask: RowMask | None, before: RowMask | None) -> dict[int, Int64
 
 
 def masked_subpartitions(
-    mask: RowMask, regions: Sequence[Region], num_subpartitions: int
+    gone: Mapping[int, Int64Array], regions: Sequence[Region], num_subpartitions: int
 ) -> tuple[Int64Array, int]:
     """Return how many rows of each subpartition are gone, and how many stored broadcast rows.
 
-    A broadcast row counts for each subpartition. ``regions`` are all of the file, whole. Raises
-    ValueError where the mask has rows that their region lacks.
+    ``gone`` are the rows of each region, ascending, and ``regions`` all of the file, whole. A
+    broadcast row counts for each subpartition. Raises ValueError where a region lacks a row.
     """
     counts = np.zeros(num_subpartitions, np.int64)
     num_broadcast = 0
-    for number, rows in mask.rows().items():
+    for number, rows in gone.items():
         region = regions[number]
         if len(rows) and rows[-1] >= region.num_rows:
             msg = f"a mask has row {rows[-1]} of region {number}, of {region.num_rows} rows"

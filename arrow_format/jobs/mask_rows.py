@@ -36,7 +36,7 @@ MASKS_SUFFIX = ".shuffle.masks"
 
 @dataclass(frozen=True, slots=True)
 class MaskedRows:
-    """Rows of a map output that are to be gone: file by file, by region, ascending."""
+    """Rows of a map output that are to be gone: of each file and region, ascending, each once."""
 
     output: MapOutput
     indexes: Sequence[PartitionedFileReader]
@@ -83,15 +83,15 @@ def _masked(
     """Return a file without some rows, and its mask, if that is another; add to totals."""
     if not rows:
         return file, None
-    new = RowMask.of(rows)
-    gone, num_broadcast = masked_subpartitions(new, index.regions, index.metadata.num_subpartitions)
+    n = index.metadata.num_subpartitions
+    gone, num_broadcast = masked_subpartitions(rows, index.regions, n)
     totals[0][:] -= sum_totals([(gone, gone)], len(totals[0]))[0]
     left = replace(
         file,
-        num_rows=file.num_rows - new.num_rows,
+        num_rows=file.num_rows - sum(map(len, rows.values())),
         num_broadcast_rows=file.num_broadcast_rows - num_broadcast,
     )
-    return left, new if index.mask is None else index.mask.united(rows)
+    return left, RowMask.of(rows) if index.mask is None else index.mask.united(rows)
 
 
 def put_masks(job: ShuffleJob, masks: Sequence[RowMask]) -> list[Mask]:

@@ -27,6 +27,8 @@ from arrow_format.read.rows import Rows
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from numpy.typing import NDArray
+
     from arrow_format.filters.row_filter import RowFilter
     from arrow_format.format.codec import OpenChunks, StoredChunk
     from arrow_format.format.codecs import ChunkDecoder
@@ -193,7 +195,8 @@ def rows_of(
     ``batch`` has all that are wanted of the chunks, those too that a mask took: they are left out
     here. A broadcast chunk makes one run of rows for each subpartition; others one for all.
     """
-    rows = _left(run, batch.num_rows)
+    left = left_of(run)
+    rows = None if left is None else np.flatnonzero(left)
     if rows is not None:
         if not len(rows):
             return
@@ -237,11 +240,12 @@ def located_rows(
         return
     for part, batch in decode_run(run):
         pairs = pairs_of(part)
-        left = _left(pairs, batch.num_rows)
+        left = left_of(pairs)
         if left is None:
             yield pairs, batch, np.arange(batch.num_rows)
         else:
-            yield pairs, take(batch, to_arrow(left)), left
+            rows = np.flatnonzero(left)
+            yield pairs, take(batch, to_arrow(rows)), rows
 
 
 def _matching(run: Sequence[FetchedChunk], tested: Tested) -> tuple[pa.RecordBatch, Int64Array]:
@@ -249,10 +253,8 @@ def _matching(run: Sequence[FetchedChunk], tested: Tested) -> tuple[pa.RecordBat
     chunks = open_run(run)
     deciding = chunks.columns(tested.positions)
     mask = tested.where.mask(deciding, chunks.num_rows)
-    left = _left(pairs_of(run), chunks.num_rows)
-    rows = np.flatnonzero(mask)
-    if left is not None:
-        rows = np.intersect1d(rows, left, assume_unique=True)
+    left = left_of(pairs_of(run))
+    rows = np.flatnonzero(mask if left is None else mask & left)
     schema = pa.schema([chunks.schema.field(i) for i in range(tested.num_wanted)])
     if not len(rows):
         return batch_of([pa.nulls(0, field.type) for field in schema], schema, 0), rows
@@ -315,16 +317,17 @@ def edges_of(run: Sequence[tuple[ChunkReader, ChunkRead]]) -> Int64Array:
     return np.cumsum([0, *(chunk.end_row - chunk.first_row for _, chunk in run)])
 
 
-def _left(run: Sequence[tuple[ChunkReader, ChunkRead]], num_rows: int) -> Int64Array | None:
-    """Return which of the rows wanted of chunks no mask took, ascending; None: all."""
+def left_of(run: Sequence[tuple[ChunkReader, ChunkRead]]) -> NDArray[np.bool_] | None:
+    """Return of each row wanted of chunks whether no mask took it; None: none took any."""
     gone = [source.gone(chunk) for source, chunk in run]
     if all(rows is None for rows in gone):
         return None
-    is_left = np.ones(num_rows, np.bool_)
-    for edge, rows in zip(edges_of(run).tolist(), gone, strict=False):
+    edges = edges_of(run)
+    is_left = np.ones(edges[-1], np.bool_)
+    for edge, rows in zip(edges.tolist(), gone, strict=False):
         if rows is not None:
             np.logical_not(rows, out=is_left[edge : edge + len(rows)])
-    return np.flatnonzero(is_left)
+    return is_left
 
 
 def _with_subpartitions(

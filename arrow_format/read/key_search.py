@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from arrow_format.arrays.buffers import to_arrow
-from arrow_format.arrays.selection import take
+from arrow_format.arrays.selection import ascending, take
 from arrow_format.format.evolved_chunks import ChunkDecoders
 from arrow_format.format.regions import RegionKind
 from arrow_format.read.buffer_pool import ReadBufferPool
@@ -30,6 +30,7 @@ from arrow_format.read.fetched_chunks import (
     edges_of,
     extents_of,
     in_runs,
+    left_of,
     pairs_of,
 )
 from arrow_format.read.scheduler import ReadScheduler
@@ -73,8 +74,8 @@ class Matches:
 
     @property
     def by_region(self) -> dict[int, Int64Array]:
-        """The places of rows in each region, ascending."""
-        return {region: np.sort(np.concatenate(rows)) for region, rows in self.rows.items()}
+        """The places of rows in each region, ascending and each once."""
+        return {region: ascending(np.concatenate(rows)) for region, rows in self.rows.items()}
 
     def add(self, other: Matches) -> None:
         """Add rows of other keys of the same file."""
@@ -118,18 +119,18 @@ def search(
     by_file: dict[int, Matches] = {}
     scheduler = ReadScheduler(ReadBufferPool(READ_AHEAD_BYTES))
     planned = _planned(files, keys.names, schema, keys.wanted)
-    with scheduler.add_reader(planned) as fetched:
+    with scheduler.reading(planned) as fetched:
         for run, batch in _decoded(fetched, _are_placed, on_bytes):
             ids = None
             if _are_placed(run[0]):
                 ids = extents_of(pairs_of(run), len(keys.wanted)).each
             among = keys.among(batch.columns, subpartitions=ids)
-            for (source, chunk, _), rows, _ in _with_rows(run, among):
+            left = left_of(pairs_of(run))
+            for (source, chunk, _), rows, edge in _with_rows(run, among):
                 matches = by_file.setdefault(source.order, Matches())
                 matches.chunks.setdefault(chunk.region, set()).add(chunk.chunk)
-                left = source.rows_left(chunk)
                 if left is not None:
-                    rows = np.intersect1d(rows, left, assume_unique=True)
+                    rows = rows[left[edge + rows]]
                 matches.num_rows += len(rows)
                 if with_rows and len(rows):
                     start, _ = source.index.regions[chunk.part].chunk_rows(chunk.chunk)
@@ -150,12 +151,13 @@ def keys_in(
     took. Raises as :func:`search`.
     """
     scheduler = ReadScheduler(ReadBufferPool(READ_AHEAD_BYTES))
-    with scheduler.add_reader(_planned(files, names, schema, wanted)) as fetched:
+    with scheduler.reading(_planned(files, names, schema, wanted)) as fetched:
         for run, batch in _decoded(fetched):
             ids, columns = extents_of(pairs_of(run), len(wanted)).each, batch.columns
-            left = _rows_left(run)
+            left = left_of(pairs_of(run))
             if left is not None:
-                ids, columns = ids[left], [take(each, to_arrow(left)) for each in columns]
+                rows = to_arrow(np.flatnonzero(left))
+                ids, columns = ids[left], [take(each, rows) for each in columns]
             yield ids, columns
 
 
@@ -172,36 +174,22 @@ def rows_of_keys(
     order of each file. Raises as :func:`search`.
     """
     scheduler = ReadScheduler(ReadBufferPool(READ_AHEAD_BYTES))
-    with scheduler.add_reader(_planned(files, names, schema, wanted)) as fetched:
+    with scheduler.reading(_planned(files, names, schema, wanted)) as fetched:
         for run, batch in _decoded(fetched, _are_placed):
             among = np.ones(batch.num_rows, np.bool_)
             if keys is not None:
                 are_placed = _are_placed(run[0])
                 ids = extents_of(pairs_of(run), len(wanted)).each if are_placed else None
                 among = keys.among(batch.columns[: len(keys.names)], subpartitions=ids)
+            left = left_of(pairs_of(run))
+            if left is not None:
+                among &= left
             for (source, chunk, _), rows, edge in _with_rows(run, among):
-                left = source.rows_left(chunk)
-                if left is not None:
-                    rows = np.intersect1d(rows, left, assume_unique=True)
                 start, _ = source.index.regions[chunk.part].chunk_rows(chunk.chunk)
                 at = to_arrow(edge + rows)
                 columns = [take(column, at) for column in batch.columns]
                 places = start + chunk.first_row + rows
                 yield FoundRows(source.order, chunk.region, places, columns)
-
-
-def _rows_left(run: Sequence[FetchedChunk]) -> Int64Array | None:
-    """Return the rows of chunks that no mask took, of those that are wanted; None for all."""
-    each = [one.source.rows_left(one.chunk) for one in run]
-    if all(rows is None for rows in each):
-        return None
-    edges = edges_of(pairs_of(run))
-    return np.concatenate(
-        [
-            np.arange(first, end) if rows is None else first + rows
-            for rows, first, end in zip(each, edges, edges[1:], strict=False)
-        ]
-    )
 
 
 def _planned(
@@ -240,7 +228,7 @@ def with_matches(
                 num_looked += len(first)
         found: dict[tuple[int, int, int], tuple[int, int]] = {}
         scheduler = ReadScheduler(ReadBufferPool(LOOKED_AT_BYTES), read_ahead=False)
-        with scheduler.add_reader(looks.values()) as fetched:
+        with scheduler.reading(looks.values()) as fetched:
             for run, batch in _decoded(fetched):
                 # A filter may have no columns.
                 for one, rows, _ in _with_rows(run, where.mask(batch.columns, batch.num_rows)):

@@ -527,7 +527,7 @@ class PartitionedFileReader:
             return 0, 0
         n = self.metadata.num_subpartitions
         try:
-            return masked_subpartitions(self.mask, regions, n)
+            return masked_subpartitions(self.mask.rows(), regions, n)
         except ValueError as error:
             raise CorruptShuffleError(f"{self._where}: {error}") from error
 
