@@ -37,6 +37,7 @@ from arrow_format.jobs.relocation import Relocation as Relocation
 from arrow_format.jobs.relocation import relocate_shuffle as relocate_shuffle
 from arrow_format.jobs.repair import RepairReport as RepairReport
 from arrow_format.jobs.repair import repair_shuffle as repair_shuffle
+from arrow_format.jobs.rescale import Rescaling as Rescaling
 from arrow_format.jobs.rollback import rollback_shuffle as rollback_shuffle
 from arrow_format.jobs.tags import TaggedVersion as TaggedVersion
 from arrow_format.jobs.tags import list_tags as list_tags

@@ -18,6 +18,7 @@ from arrow_format import RangePartitioner as RangePartitioner
 from arrow_format import ReadOptions as ReadOptions
 from arrow_format import Relocation as Relocation
 from arrow_format import RepairReport as RepairReport
+from arrow_format import Rescaling as Rescaling
 from arrow_format import ResultPartitionType as ResultPartitionType
 from arrow_format import RoundRobinPartitioner as RoundRobinPartitioner
 from arrow_format import ShuffleReceipt as ShuffleReceipt

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from arrow_format.jobs.receipt import ShuffleReceipt
     from arrow_format.jobs.relocation import Relocation
     from arrow_format.jobs.repair import RepairReport
+    from arrow_format.jobs.rescale import Rescaling
     from arrow_format.jobs.tags import TaggedVersion
     from arrow_format.log.version_names import VersionName
     from arrow_format.options import MergeBy, WriteOptions
@@ -332,6 +333,49 @@ class Maintained:
         from arrow_format.jobs.identify import identify_rows
 
         return identify_rows(self._storage, unique, expected_version=expected_version)
+
+    def rescale(self, num_subpartitions: int, *, expected_version: int | None = None) -> Rescaling:
+        """Give the files of later writes another number of subpartitions; no file is written.
+
+        .. code-block:: python
+
+            clicks = pa.table({"page": [1, 2], "times": [9, 3]})
+            arrow_shuffle.write_shuffle(clicks, "/data/clicks", keys="page", num_subpartitions=8)
+            arrow_shuffle.open_shuffle("/data/clicks").rescale(16)
+
+        Files that are there keep theirs, and the shuffle is read by the largest number that divides
+        all: 8 and 16 by 8, where subpartition i is i and i + 8 of 16; 8 and 12 by 4. A merge writes
+        files of other numbers again, and then it has the one that was asked for. Appends, streams
+        and batches that wait to be flushed go on, whatever number they were begun with.
+
+        Parameters
+        ----------
+        num_subpartitions
+            The number, 1 to 1,000,000.
+        expected_version
+            Only if no rows were added or taken away after that version; None: do not ask.
+
+        Returns
+        -------
+        Rescaling
+            The new version; the one that is there, where new files have this number already.
+
+        Raises
+        ------
+        OptionError
+            The number is out of bounds; or rows are not placed by a hash of keys, some are
+            broadcast, or some lie elsewhere.
+        ShuffleNotFoundError
+            There is no shuffle. Its subclass ``ResultReleasedError``: it was released.
+        CommitConflictError
+            Rows were changed after the expected version.
+        StorageError
+            The log could not be written. Its subclass UnsettledCommitError: the store did not
+            answer.
+        """
+        from arrow_format.jobs.rescale import rescale_shuffle
+
+        return rescale_shuffle(self._storage, num_subpartitions, expected_version=expected_version)
 
     def rename_columns(
         self, names: Mapping[str, str], *, expected_version: int | None = None

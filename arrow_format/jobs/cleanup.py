@@ -7,7 +7,7 @@ number wins.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from arrow_format.errors import ShuffleError, StorageError, UnsettledCommitError
 from arrow_format.log.commit_log import DROPPED, AlreadyCommittedError, CommitLog
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from arrow_format.log.reader import LogView
     from arrow_format.model import MapOutput
 
+
+E = TypeVar("E", "LogEntry", "LogEntry | None")
 
 _committing: set[str] = set()
 """Jobs of this process of which an entry may be on its way to the log."""
@@ -166,10 +168,11 @@ def _has_files(job: ShuffleJob, entry: LogEntry) -> bool:
     return storage.stat(file.data_path) is not None
 
 
-def publish(log: CommitLog, decide: Callable[[LogView], LogEntry], what: str) -> LogEntry:
+def publish(log: CommitLog, decide: Callable[[LogView], E], what: str) -> E:
     """Commit an entry that names no new file, durably; ``what`` it does is for messages.
 
-    Raises as :meth:`CommitLog.append`, and UnsettledCommitError where the put has no answer.
+    Returns None where ``decide`` does. Raises as :meth:`CommitLog.append`, and UnsettledCommitError
+    where the put has no answer.
     """
     try:
         entry = log.append(decide, sync=True)
@@ -181,8 +184,7 @@ def publish(log: CommitLog, decide: Callable[[LogView], LogEntry], what: str) ->
             f"refused to ({error}). Look at the newest version, then try again"
         )
         raise UnsettledCommitError(msg) from error
-    assert entry is not None  # since decide returns an entry, or raises
-    return entry
+    return entry  # type: ignore[return-value]  # None where decide returns it
 
 
 def _settle(job: ShuffleJob, log: CommitLog, error: BaseException) -> None:

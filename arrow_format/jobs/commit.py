@@ -39,6 +39,7 @@ from arrow_format.log.totals import sum_totals
 from arrow_format.log.transactions import committed_by, find_transaction
 from arrow_format.model import MAX_INTEGER
 from arrow_format.options import check_mode, keeps_rows, replaces_rows
+from arrow_format.read.presentation import scaled_note
 from arrow_format.write.counters import sum_counters
 
 if TYPE_CHECKING:
@@ -296,12 +297,19 @@ class _Commit:
         columns = give_ids(schema, known, view.state.last_column_id)
         unique = tuple(columns.by_name[name] for name in job.unique)
         sequence = 0 if job.sequence_by is None else columns.by_name[job.sequence_by]
+        n, rescaled_to = job.num_subpartitions, None
+        if appended_to is not None and appended_to.shape.rescaled_to is not None:
+            # What is pending is flushed by itself, and divides nothing before.
+            scaled = appended_to.shape.divided([n])
+            n = n if self.pending else scaled.num_subpartitions
+            rescaled_to = n if self.pending else scaled.rescaled_to
         return VersionShape(
             shuffle_id=job.shuffle_id if appended_to is None else appended_to.shuffle_id,
             data_schema=schema,
             column_ids=columns.ids,
             spark_schema=spark_schema,
-            num_subpartitions=job.num_subpartitions,
+            num_subpartitions=n,
+            rescaled_to=rescaled_to,
             partitioner=job.described_partitioner,
             codec=job.options.codec,
             sort_by=job.sort_by,
@@ -414,6 +422,7 @@ def receipt_of(storage: Storage, entry: LogEntry) -> ShuffleReceipt:
     """Return the receipt of an entry in the log."""
     rows, sizes = sum_totals([entry.totals], entry.num_subpartitions)
     num_outputs, num_rows, num_bytes = entry.own_sums
+    note = scaled_note(entry.num_subpartitions, entry.shape.rescaled_to)
     is_upsert = entry.operation == UPSERT
     return ShuffleReceipt(
         path=storage.root,
@@ -426,4 +435,5 @@ def receipt_of(storage: Storage, entry: LogEntry) -> ShuffleReceipt:
         subpartition_rows=to_arrow(rows),
         subpartition_bytes=to_arrow(sizes),
         counters=sum_counters([entry.counters]),
+        notes=() if note is None or entry.is_pending else (f"The version is {note}.",),
     )

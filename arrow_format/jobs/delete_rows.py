@@ -221,7 +221,7 @@ class _Deletion:
         return self._carry_out(receipt, holding) if holding else self._ask(receipt)
 
     def _search(self, version: LogEntry, outputs: Sequence[MapOutput]) -> list[_Holding]:
-        """Return the map outputs that hold rows of the keys."""
+        """Return the map outputs that hold rows of the keys; in subpartitions of the version."""
         files = [(output, file) for output in outputs for file in output.files]
         indexes = self._indexes.indexes_of(version, files)
         by_file = search(
@@ -337,14 +337,20 @@ class _Deletion:
         """Whether a pending commit has rows of the keys, as far as that can be known."""
         if self._placed_by(entry) != self._placed_by(self._newest):
             return True
+        n = self._newest.num_subpartitions
+        # One that became pending before a rescale may have fewer, by which no key is known.
+        if not isinstance(self._partitioner, HashPartitioner) or entry.num_subpartitions % n:
+            n = entry.num_subpartitions
+        if n != self._newest.num_subpartitions:
+            return True
         with contextlib.suppress(ShuffleError):  # flushed and removed meanwhile, say
-            return bool(self._search(entry, entry.map_outputs))
+            return bool(self._search(entry.divided(n), entry.map_outputs))
         return True
 
     def _placed_by(self, entry: LogEntry) -> tuple[object, ...]:
         """Return what decides the subpartition of a key among the rows of an entry."""
         types = [field.type for field in entry.data_schema if field.name in self._keys.names]
-        return entry.num_subpartitions, dict(entry.partitioner), types
+        return dict(entry.partitioner), types
 
     def _carry_out(self, receipt: DeletionReceipt, holding: Sequence[_Holding]) -> DeletionReceipt:
         """Write map outputs without the rows, and commit them in the place of the old ones."""

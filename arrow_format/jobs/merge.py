@@ -24,6 +24,7 @@ from arrow_format.jobs.replacement import (
     open_to_replace,
     replace_outputs,
 )
+from arrow_format.jobs.rescale import rescale_shuffle
 from arrow_format.keys.partitioner import partitioner_from_description
 from arrow_format.log.conflicts import check_version_number
 from arrow_format.options import (
@@ -164,8 +165,9 @@ def plan_merge(shuffle: Shuffle, policy: MergePolicy, by: MergeBy = "map_output"
     """
     check_choice("by", by, MERGE_BY)
     outputs, n = shuffle.map_outputs, shuffle.num_subpartitions
+    wanted = shuffle.snapshot.newest.shape.new_subpartitions
     if by == "map_output":
-        merges = policy.plan_version(outputs, n)
+        merges = policy.plan_version(outputs, n, None if wanted == n else wanted)
         facts = tuple(_facts(outputs[merge.first : merge.end]) for merge in merges)
         return MergePlan(shuffle.path, shuffle.version, merges, facts)
     if policy.rewrite == "never":
@@ -175,7 +177,8 @@ def plan_merge(shuffle: Shuffle, policy: MergePolicy, by: MergeBy = "map_output"
         )
         raise OptionError(msg)
     whole = _facts(outputs)
-    if not policy.should_merge_by_subpartition(whole, n):
+    scales = wanted != n and _has_other_files(shuffle, wanted)
+    if not policy.should_merge_by_subpartition(whole, n, scales=scales):
         return MergePlan(shuffle.path, shuffle.version, (), (), ())
     pieces = plan_pieces(
         _regions_of(shuffle),
@@ -185,6 +188,12 @@ def plan_merge(shuffle: Shuffle, policy: MergePolicy, by: MergeBy = "map_output"
     )
     merge = PlannedMerge(rewrite=True, first=0, end=len(outputs))
     return MergePlan(shuffle.path, shuffle.version, (merge,), (whole,), pieces)
+
+
+def _has_other_files(shuffle: Shuffle, num_subpartitions: int) -> bool:
+    """Whether some files have other numbers of subpartitions."""
+    numbers = shuffle.snapshot.map_outputs.of_files("num_subpartitions")
+    return bool((numbers != num_subpartitions).any())
 
 
 def _regions_of(shuffle: Shuffle) -> Iterator[tuple[RegionKind, int]]:
@@ -259,8 +268,13 @@ def merge_with(
     plan = plan_merge(shuffle, policy, by)
     before = _facts(shuffle.map_outputs)
     if not plan.merges:
-        count = len(shuffle.map_outputs)
-        return MergeReport(plan, shuffle.version, (count, count), before, before)
+        count, version = len(shuffle.map_outputs), shuffle.version
+        wanted = shuffle.snapshot.newest.shape.new_subpartitions
+        if wanted != shuffle.num_subpartitions and not _has_other_files(shuffle, wanted):
+            # The last rows in files of another number were deleted, say.
+            rescaling = rescale_shuffle(shuffle.storage, wanted, expected_version=expected_version)
+            version = rescaling.version
+        return MergeReport(plan, version, (count, count), before, before)
     work = _work_of(shuffle, plan, policy)
 
     def write(job: ShuffleJob) -> tuple[list[Replacement], Totals]:

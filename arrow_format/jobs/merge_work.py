@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import pyarrow as pa
 
-from arrow_format.arrays.buffers import to_numpy
+from arrow_format.arrays.buffers import to_arrow, to_numpy
+from arrow_format.arrays.selection import keep
 from arrow_format.errors import CorruptShuffleError
 from arrow_format.format.regions import RegionKind
 from arrow_format.jobs.job import run_map_task
@@ -38,12 +39,13 @@ from arrow_format.write.merger import merge_files
 from arrow_format.write.region_file import check_whole, write_region_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from arrow_format.jobs.job import ShuffleJob
     from arrow_format.log.totals import Totals
     from arrow_format.model import Position
     from arrow_format.read.partitioned_file import PartitionedFileReader
+    from arrow_format.read.rows import Rows
     from arrow_format.read.shuffle import Shuffle
     from arrow_format.write.merge_policy import PlannedMerge
     from arrow_format.write.range_plan import Piece
@@ -98,8 +100,11 @@ class MapOutputMerges:
     ) -> MapStatus:
         """Copy or join the regions of some map outputs."""
         inputs, version = self._inputs(number), self.shuffle.snapshot.newest
-        indexes = IndexCache(job.storage)
         files = [(output, file) for output in inputs for file in output.files]
+        numbers = {file.num_subpartitions for _, file in files}
+        if self.merges[number].rewrite and numbers != {job.num_subpartitions}:
+            return self._scaled(job, number, attempt, on_bytes)
+        indexes = IndexCache(job.storage)
         # The policy merges files of one number, which may be a multiple of the version's.
         n = next((file.num_subpartitions for _, file in files), job.num_subpartitions)
         reported = 0
@@ -123,6 +128,37 @@ class MapOutputMerges:
         on_bytes(sum(output.num_bytes for output in inputs) - reported)
         output = MapOutput(job.job_id, number, attempt, (merged.file,))
         return MapStatus(output, np.zeros_like(merged.added_bytes), merged.added_bytes)
+
+    def _scaled(
+        self, job: ShuffleJob, number: int, attempt: int, on_bytes: Callable[[int], None]
+    ) -> MapStatus:
+        """Write the rows of some map outputs by the number of subpartitions of new files."""
+        snapshot, planned = self.shuffle.snapshot, self.merges[number]
+        first, end = (
+            sum(file.num_regions for output in snapshot.map_outputs[:at] for file in output.files)
+            for at in (planned.first, planned.end)
+        )
+        known = snapshot.map_outputs.columns_with_statistics
+        names = (name for name, id_ in snapshot.newest.columns.by_name.items() if id_ in known)
+        status = _write_scaled(
+            self.shuffle,
+            replace(job, statistics=tuple(names)),
+            number,
+            attempt,
+            (0, self.shuffle.num_subpartitions),
+            range(first, end),
+        )
+        on_bytes(sum(output.num_bytes for output in self._inputs(number)))
+        counted = replace(status, subpartition_rows=None, subpartition_bytes=None)
+        added = self._added(job, counted)
+        if sum_totals([added], self.shuffle.num_subpartitions)[0].any():
+            msg = (
+                f"{self.shuffle.path}: a file that was written by {job.num_subpartitions:,} "
+                f"subpartitions has other rows than its inputs in version {self.shuffle.version}, "
+                "which are unharmed; nothing was merged. Please report this"
+            )
+            raise CorruptShuffleError(msg)
+        return MapStatus(status.output, *added, status.counters)
 
     def replacements(
         self, job: ShuffleJob, statuses: Iterable[MapStatus]
@@ -173,6 +209,13 @@ class SubpartitionMerge:
     ) -> MapStatus:
         """Read a range of subpartitions from all map outputs, and write it as one region."""
         piece, shuffle = self.pieces[number], self.shuffle
+        if job.num_subpartitions != shuffle.num_subpartitions:
+            within = piece.first, piece.end
+            most = max(NUM_COMPARED // self.num_tasks, 1)
+            scaling = replace(job, statistics=self.statistics)
+            status = _write_scaled(shuffle, scaling, number, attempt, within, piece.regions, most)
+            on_bytes(piece.num_bytes)
+            return status
         if piece.kind is RegionKind.UNICAST and self._has_many_regions(piece):
             status = self._write_sorted(job, number, attempt)
             on_bytes(piece.num_bytes)
@@ -218,23 +261,9 @@ class SubpartitionMerge:
         So each input is read once, from its start to its end.
         """
         piece, shuffle = self.pieces[number], self.shuffle
-        options = replace(
-            job.options,
-            rewrite="always",
-            write_order="natural",
-            threads=job.options.threads or 1,  # it may be one of many tasks
-        )
-        status = run_map_task(
-            replace(job, options=options, statistics=self.statistics),
-            number,
-            attempt,
-            shuffle.reader(piece.first, piece.end, regions=piece.regions),
-        )
-        roots = ReadRoots(job.storage)
-        written = [
-            read_back(roots.storage_of(file, job.job_id), file, check_whole)
-            for file in status.output.files
-        ]
+        rows = shuffle.reader(piece.first, piece.end, regions=piece.regions)
+        sorting = replace(job, statistics=self.statistics)
+        status, written = _written(sorting, number, attempt, rows)
         self._compare(piece, written)
         files = tuple(replace(file, placed=self._is_placed) for file in status.output.files)
         return replace(status, output=replace(status.output, files=files))
@@ -251,18 +280,9 @@ class SubpartitionMerge:
         """
         if piece.kind is RegionKind.BROADCAST or not written:
             return
-        shuffle = self.shuffle
-        schema = shuffle.schema
-        rows, raw = shuffle.weights(within=range(piece.first, piece.end))
-        fit = (rows > 0) & (rows <= MAX_COMPARED_ROWS) & (raw <= MAX_COMPARED_BYTES)
-        candidates = piece.first + np.flatnonzero(fit)
         most = max(NUM_COMPARED // self.num_tasks, 1)
-        some = chosen(candidates, most, len(piece.regions))
-        read = map(by_subpartition, shuffle.rows(some, regions=piece.regions))
-        expected = {
-            number: rows_at_ends(pa.Table.from_batches([rows for _, rows in several], schema))
-            for number, several in groupby(chain.from_iterable(read), key=itemgetter(0))
-        }
+        some = _rows_to_compare(self.shuffle, (piece.first, piece.end), piece.regions, most)
+        expected = {number: rows_at_ends(rows) for number, rows in some}
         compare(written[0], expected, written)
 
     def replacements(
@@ -270,8 +290,9 @@ class SubpartitionMerge:
     ) -> tuple[list[Replacement], Totals]:
         """Return one replacement: of all map outputs."""
         outputs, (rows, sizes), _ = complete_outputs(job, statuses, self.num_tasks)
-        n = job.num_subpartitions
         shuffle = self.shuffle
+        n = shuffle.num_subpartitions
+        rows, sizes = sum_totals([(rows, sizes)], n)  # new files may have a multiple
         before = to_numpy(shuffle.subpartition_rows), to_numpy(shuffle.subpartition_bytes)
         if not np.array_equal(rows, before[0]):
             which = int(np.flatnonzero(rows != before[0])[0])
@@ -290,6 +311,67 @@ class SubpartitionMerge:
         )
         known = sum_totals([shuffle.snapshot.totals], n)
         return [Replacement(inputs, placed)], (rows - known[0], sizes - known[1])
+
+
+def _write_scaled(
+    shuffle: Shuffle,
+    job: ShuffleJob,
+    number: int,
+    attempt: int,
+    within: tuple[int, int],
+    regions: range,
+    num_compared: int = NUM_COMPARED,
+) -> MapStatus:
+    """Write rows of subpartitions ``[first, end)`` by another number of subpartitions.
+
+    That is the job's, whose partitioner places the rows of these regions. Some are read again.
+    """
+    first, end = within
+    runs = shuffle.reader(first, end, regions=regions)
+    status, written = _written(job, number, attempt, (run.batch for run in runs))
+    if written:
+        place = job.partitioner.bind(job.data_schema, job.num_subpartitions, 0)
+        expected = {}
+        for _, rows in _rows_to_compare(shuffle, within, regions, num_compared):
+            ids = np.concatenate([place(batch) for batch in rows.to_batches()])
+            for i in np.unique(ids).tolist():
+                expected[i] = rows_at_ends(keep(rows, to_arrow(ids == i)))
+        compare(written[0], expected, written)
+    return status
+
+
+def _written(
+    job: ShuffleJob, number: int, attempt: int, rows: Iterable[Rows | pa.RecordBatch]
+) -> tuple[MapStatus, list[PartitionedFileReader]]:
+    """Write rows as a map task does, and return what was written, read back.
+
+    So each input is read once, from its start to its end.
+    """
+    options = replace(
+        job.options,
+        rewrite="always",
+        write_order="natural",
+        threads=job.options.threads or 1,  # it may be one of many tasks
+    )
+    status = run_map_task(replace(job, options=options), number, attempt, rows)
+    roots = ReadRoots(job.storage)
+    return status, [
+        read_back(roots.storage_of(file, job.job_id), file, check_whole)
+        for file in status.output.files
+    ]
+
+
+def _rows_to_compare(
+    shuffle: Shuffle, within: tuple[int, int], regions: range, most: int
+) -> Iterator[tuple[int, pa.Table]]:
+    """Yield some of the subpartitions ``[first, end)``, with their rows in some regions."""
+    first, end = within
+    rows, raw = shuffle.weights(within=range(first, end))
+    fit = (rows > 0) & (rows <= MAX_COMPARED_ROWS) & (raw <= MAX_COMPARED_BYTES)
+    some = chosen(first + np.flatnonzero(fit), most, len(regions))
+    read = map(by_subpartition, shuffle.rows(some, regions=regions))
+    for number, several in groupby(chain.from_iterable(read), key=itemgetter(0)):
+        yield number, pa.Table.from_batches([rows for _, rows in several], shuffle.schema)
 
 
 def _name(number: int, attempt: int) -> str:

@@ -70,6 +70,15 @@ def by_bytes(num_bytes: int | None, cores: int) -> Choice:
     return Choice(number_for(num_bytes, cores), f"by {format_bytes(num_bytes)} of rows", cores)
 
 
+def of_new_files(given: int, shape: VersionShape | None) -> int:
+    """Return how many subpartitions files have that are added to a shuffle, where a write asks.
+
+    Once it was rescaled that says it: what a write or a stream gives is of when it was set up.
+    ``shape`` is that of the shuffle, None where it begins.
+    """
+    return given if shape is None or shape.rescaled_to is None else shape.rescaled_to
+
+
 def settled(partitioner: Partitioner, shape: VersionShape | None) -> int | None:
     """Return the number that the shuffle that is there has, or bounds of ranges; None for neither.
 
@@ -78,8 +87,8 @@ def settled(partitioner: Partitioner, shape: VersionShape | None) -> int | None:
     """
     bounds = partitioner.bounds if isinstance(partitioner, RangePartitioner) else None
     num_ranges = 0 if bounds is None else bounds.num_rows + 1
-    if shape is not None and shape.num_subpartitions >= num_ranges:
-        return shape.num_subpartitions
+    if shape is not None and shape.new_subpartitions >= num_ranges:
+        return shape.new_subpartitions
     if num_ranges:
         return num_ranges
     if isinstance(partitioner, ColumnPartitioner):

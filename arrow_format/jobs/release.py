@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from arrow_format.jobs.recounted import more_than, totals_of_outputs
 from arrow_format.log.commit_log import CommitLog, draft
 from arrow_format.log.conflicts import Claims, check_needs
 from arrow_format.log.consumers import ConsumerRegistry
 from arrow_format.log.pending import last_pending
 from arrow_format.log.result import Released
 from arrow_format.log.state import PendingNumbers
-from arrow_format.log.totals import sum_totals
 from arrow_format.read.index_cache import IndexCache
-from arrow_format.read.totals import totals_in_indexes
 
 if TYPE_CHECKING:
     from arrow_format.log.entry import LogEntry
@@ -103,23 +102,9 @@ def commit_ids(newest: LogEntry | None, waiting: LogEntry | None) -> CommitIds:
 
 def _dropped(storage: Storage, log: LogReader, snapshot: Snapshot, through: int) -> Totals:
     """Return what a release adds to the totals of a version, which is what remains less those."""
-    n = snapshot.newest.num_subpartitions
     left = snapshot.map_outputs.added_after(through)
-    parts: list[Totals | None] = []
-    for number in np.unique(left.versions).tolist():
-        if number >= snapshot.newest.state.oldest:
-            entry = log.record(number)
-            keys = entry.map_outputs.keys
-            held = left.among(keys)
-            # Totals of an upsert are less what it masked, and masks of later entries took more.
-            is_whole = len(held) == len(keys) and bool((held.mask_numbers == 0).all())
-            if entry.adds_rows and is_whole:
-                parts.append(entry.totals)
-                left = left.without(keys)
-    parts.append(totals_in_indexes(snapshot.newest, left, IndexCache(storage)))
-    rows, sizes = sum_totals(parts, n)
-    before = sum_totals([snapshot.totals], n)
-    return rows - before[0], sizes - before[1]
+    totals = totals_of_outputs(log, snapshot.newest, left, IndexCache(storage))
+    return more_than(totals, snapshot)
 
 
 def drops_any(snapshot: Snapshot, through: int) -> bool:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from arrow_format.errors import CommitConflictError, CorruptShuffleError, OptionError, ShuffleError
 from arrow_format.jobs.cleanup import abort_after, append_entry, remove_losers
 from arrow_format.jobs.job import ShuffleJob, only_hashed
-from arrow_format.keys.partitioner import partitioner_from_description
+from arrow_format.jobs.rescale import rescaled
+from arrow_format.keys.partitioner import HashPartitioner, partitioner_from_description
 from arrow_format.log.commit_log import CommitLog, draft
 from arrow_format.log.conflicts import Claims, check_expected, check_inputs, check_needs
 from arrow_format.log.delta import compose
@@ -22,6 +23,7 @@ from arrow_format.log.newest_version import NewestVersion
 from arrow_format.log.outputs import NO_OUTPUTS, MapOutputs
 from arrow_format.log.reader import has_expired
 from arrow_format.log.snapshot import Snapshot
+from arrow_format.read.index_cache import IndexCache
 from arrow_format.read.shuffle import opened
 from arrow_format.storage.credentials import check_end
 from arrow_format.storage.local_dirs import check_local_dirs
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from arrow_format.keys.partitioner import Assign
+    from arrow_format.keys.partitioner import Assign, Partitioner
     from arrow_format.log.entry import LogEntry
     from arrow_format.log.reader import LogView
     from arrow_format.log.totals import Totals
@@ -98,9 +100,20 @@ def open_to_replace(
     return opened(storage, look, options)
 
 
-def replacing_job(shuffle: Shuffle, options: WriteOptions, num_map_tasks: int) -> ShuffleJob:
-    """Return a job whose map outputs replace some of a shuffle."""
+def replacing_job(
+    shuffle: Shuffle, options: WriteOptions, num_map_tasks: int, *, scales: bool = False
+) -> ShuffleJob:
+    """Return a job whose map outputs replace some of a shuffle.
+
+    With ``scales`` they have the number of subpartitions of new files, and where its version has
+    another one, a partitioner places their rows.
+    """
     newest = shuffle.snapshot.newest
+    n = newest.shape.new_subpartitions if scales else newest.num_subpartitions
+    partitioner: Partitioner = _Described(newest.partitioner)
+    if n != newest.num_subpartitions:
+        assert isinstance(shuffle.partitioner, HashPartitioner)  # or it was not rescaled
+        partitioner = shuffle.partitioner
     storage = shuffle.storage
     check_end(storage.root, storage.options)
     check_local_dirs(storage.root, options.local_dirs)
@@ -114,8 +127,8 @@ def replacing_job(shuffle: Shuffle, options: WriteOptions, num_map_tasks: int) -
         data_schema=newest.data_schema,
         known=newest.columns,
         spark_schema=newest.spark_schema,
-        num_subpartitions=newest.num_subpartitions,
-        partitioner=_Described(newest.partitioner),
+        num_subpartitions=n,
+        partitioner=partitioner,
         options=replace(options, codec=newest.shape.codec),
         makes_root=False,
         base_version=newest.version,
@@ -168,7 +181,7 @@ def replace_outputs(
     UnsettledCommitError where the store did not answer: the new files are kept, since the entry may
     still appear.
     """
-    job = replacing_job(shuffle, options, num_map_tasks)
+    job = replacing_job(shuffle, options, num_map_tasks, scales=operation == "merge")
     try:
         job.make_directories()
         replacements, added = write(job)
@@ -196,6 +209,7 @@ def _commit(
     log = CommitLog(job.storage)
     current = NewestVersion(log)
     fitted = None if fit is None else fit(job)
+    indexes = IndexCache(job.storage)
     inputs = outputs = NO_OUTPUTS
     totals = added
 
@@ -220,6 +234,10 @@ def _commit(
                 removed=inputs.keys,
                 totals=totals,
             )
+            if operation == "merge" and entry.shape.rescaled_to is not None:
+                before = current.version()
+                left = MapOutputs.concat([before.map_outputs.without(inputs.keys), outputs])
+                entry = rescaled(log, entry, entry.shape, left, before, indexes)
             return entry if complete is None else complete(entry, view, current.version)
 
     entry = append_entry(job, log, decide)

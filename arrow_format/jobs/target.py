@@ -148,7 +148,7 @@ def check_mode_allows(job: ShuffleJob, mode: str, newest: LogEntry | None) -> No
                 "was changed. Append to it, or keep what is replaced in a shuffle of its own"
             )
             raise OptionError(msg)
-        _check_appendable(job, newest)
+        _check_appendable(job, newest, newest)
 
 
 def as_now_called(job: ShuffleJob, newest: LogEntry) -> ShuffleJob:
@@ -219,7 +219,7 @@ def check_fits_pending(
     if waiting is None:
         return
     try:
-        _check_appendable(job, waiting)
+        _check_appendable(job, waiting, None if starts else newest)
         if starts and not pending:
             _check_result_of_first(job, waiting)
     except (SchemaError, OptionError) as error:
@@ -238,8 +238,10 @@ def _check_result_of_first(job: ShuffleJob, waiting: LogEntry) -> None:
         raise OptionError(msg)
 
 
-def _check_appendable(job: ShuffleJob, existing: LogEntry) -> None:
-    for difference in _differences(job, existing):
+def _check_appendable(job: ShuffleJob, existing: LogEntry, newest: LogEntry | None) -> None:
+    """Check that rows fit those of an entry; ``newest`` is the version that they are added to."""
+    is_rescaled = newest is not None and newest.shape.rescaled_to is not None
+    for difference in _differences(job, existing, any_number=is_rescaled):
         msg = f"{job.storage.root}: {difference}"
         raise SchemaError(msg)
     try:
@@ -249,8 +251,12 @@ def _check_appendable(job: ShuffleJob, existing: LogEntry) -> None:
         raise OptionError(msg) from error
 
 
-def _differences(job: ShuffleJob, existing: LogEntry) -> Iterator[str]:
-    """Yield why the rows of a job cannot be appended, if anything."""
+def _differences(job: ShuffleJob, existing: LogEntry, *, any_number: bool) -> Iterator[str]:
+    """Yield why the rows of a job cannot be appended, if anything.
+
+    With ``any_number`` files may have any number of subpartitions: a version is read by one that
+    divides all, and a job may have begun before the shuffle was rescaled.
+    """
     differing = list(
         refusals(
             existing.data_schema,
@@ -264,10 +270,10 @@ def _differences(job: ShuffleJob, existing: LogEntry) -> Iterator[str]:
     differing = list(spark_refusals(existing.spark_schema, job.spark_schema))
     if differing:
         yield f"cannot append rows of other Spark types: {'; '.join(differing)}"
-    if existing.num_subpartitions != job.num_subpartitions:
+    if existing.num_subpartitions != job.num_subpartitions and not any_number:
         yield (
             f"has {existing.num_subpartitions} subpartitions; cannot append with "
-            f"{job.num_subpartitions}"
+            f"{job.num_subpartitions}; open_shuffle(path).rescale(n) gives new files another number"
         )
     ours, theirs = job.described_partitioner, existing.partitioner
     if dict(theirs) != ours and not _same_ranges(theirs, job.partitioner):

@@ -33,6 +33,7 @@ from arrow_format.keys.partitioner import (
 from arrow_format.log.commit_log import draft
 from arrow_format.log.newest_version import NewestVersion
 from arrow_format.log.outputs import NO_OUTPUTS, MapOutputs
+from arrow_format.log.totals import sum_totals
 from arrow_format.options import ignore
 from arrow_format.read.index_cache import IndexCache
 from arrow_format.read.key_search import FoundRows, Matches, keys_in, rows_of_keys, search
@@ -77,7 +78,7 @@ class Replaced:
 class UniqueRows:
     """Looks for rows that have the identity of those of a job. For one commit.
 
-    ``num_rows`` are the rows of each subpartition that the job has. Of the keys ``gone``, whose
+    ``num_rows`` are the rows of each subpartition of the job. Of the keys ``gone``, whose
     columns are called by their ids, no row is left but those of the job, which has none of them
     unless groups are replaced.
     """
@@ -90,7 +91,10 @@ class UniqueRows:
         self._num_rows = num_rows
         self._root = log.root
         self._newest = NewestVersion(log)
-        self._groups = groups_of(num_rows)
+        self._n = 0
+        """Subpartitions of the version that was searched last; 0 before that."""
+        self._groups: list[NDArray[np.bool_]] = []
+        """Which of them are read together."""
         self._indexes = IndexCache(job.storage)
         self._columns: pa.Schema | None = None
         """Those that identify a row, or say its group, as they were searched last."""
@@ -126,6 +130,11 @@ class UniqueRows:
         sequence = shape.sequence_name if mode == "upsert" else None
         names = [*(keys_of or shape.unique_names), *([] if sequence is None else [sequence])]
         columns = pa.schema([shape.data_schema.field(name) for name in names])
+        n = shape.num_subpartitions
+        if n != self._n:  # it divides that of the job
+            counts, _ = sum_totals([(self._num_rows, self._num_rows)], n)
+            self._n, self._groups, self._kept = n, groups_of(counts), None
+            self._indexes = IndexCache(self._job.storage)  # an index keeps the number it was given
         if columns != self._columns:  # they have other names or wider types now
             self._columns, self._kept, self._found = columns, None, {}
             self._groups_only = groups
@@ -141,7 +150,8 @@ class UniqueRows:
             return self._by_sequence(version, there, own, names)
         unknown = {place: there[place] for place in there if place not in self._found}
         if self._kept is None and groups and shape.unique:
-            self._check(problem_of_rows([*own], version, self._indexes, self._num_rows))
+            counts, _ = sum_totals([(self._num_rows, self._num_rows)], n)
+            self._check(problem_of_rows([*own], version, self._indexes, counts))
         if unknown or self._kept is None:
             # Kept when it is complete: a commit tries again where a file was removed meanwhile.
             found = {place: [Matches() for _ in output.files] for place, output in unknown.items()}

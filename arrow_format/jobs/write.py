@@ -17,7 +17,7 @@ from arrow_format.errors import OptionError, SchemaError
 from arrow_format.ingest.row_kinds import last_changes
 from arrow_format.ingest.source import StreamSource, source_of
 from arrow_format.jobs.job import begin_job, log_before_write, run_map_task
-from arrow_format.jobs.num_subpartitions import by_bytes, settled
+from arrow_format.jobs.num_subpartitions import by_bytes, of_new_files, settled
 from arrow_format.jobs.run import run_job
 from arrow_format.jobs.target import settle_bounds
 from arrow_format.keys.partitioner import (
@@ -203,7 +203,7 @@ class Write:
             storage=storage,
             view=view,
             mode=mode,
-            num_subpartitions=shape.num_subpartitions,
+            num_subpartitions=shape.new_subpartitions,
             partitioner=partitioner,
             sort_by=shape.sort_by,
             combine=shape.combine,
@@ -222,6 +222,7 @@ class Write:
         if n is None:
             chosen = tasks.choose()
             n = chosen.number
+        n = of_new_files(n, self.view.shape if keeps_rows(self.mode) else None)
 
         def begin(partitioner: Partitioner) -> ShuffleJob:
             return tasks.begin(

@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 from dataclasses import dataclass
 from functools import reduce
+from math import gcd
 from typing import TYPE_CHECKING
 
 from msgspec import structs
@@ -153,9 +154,12 @@ def _changes_of(log: LogReader, view: LogView, span: VersionSpan) -> Snapshot:
     )
     parts: list[LogEntry | Snapshot] = [*added] if whole is None else [whole, *added]
     outputs = MapOutputs.concat([part.map_outputs for part in parts])
-    totals = sum_totals([part.totals for part in parts], last.num_subpartitions)
+    # Files that were merged since may have other numbers than those of the last version.
+    n = gcd(last.num_subpartitions, *(entry.num_subpartitions for entry in delivered))
+    totals = sum_totals([part.totals for part in parts], n)
     oldest_needed = span.base or min((entry.version for entry in delivered), default=span.end)
-    newest = _with_schemas(last, last.shape, schemas)
+    shape = structs.replace(last.shape, num_subpartitions=n)
+    newest = _with_schemas(last, shape, schemas)
     return Snapshot(newest, outputs, totals, span, oldest_needed)
 
 
@@ -192,8 +196,11 @@ def _with_schemas(entry: LogEntry, shape: VersionShape, schemas: Schemas) -> Log
 
 def _check_alike(log: LogReader, entry: LogEntry, last: LogEntry) -> None:
     """Check that rows of two versions can be read together."""
+    numbers = entry.num_subpartitions, last.num_subpartitions
+    if entry.shuffle_id != last.shuffle_id and numbers[0] != numbers[1]:
+        # Of one shuffle, whose rows are where their hash says, they are read by a common divisor.
+        raise _unlike(log, entry, last, f"subpartitions ({numbers[0]} and {numbers[1]})")
     for what, ours, theirs in (
-        ("subpartitions", entry.num_subpartitions, last.num_subpartitions),
         ("sort order", list(entry.sort_by), list(last.sort_by)),
         ("combined columns", entry.combine, last.combine),
         ("partitioner", entry.partitioner["kind"], last.partitioner["kind"]),

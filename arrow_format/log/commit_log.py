@@ -33,6 +33,7 @@ from arrow_format.log.delta import Delta, decoded
 from arrow_format.log.entry import (
     BLANK,
     FENCE,
+    RESCALE,
     LogEntry,
     blank_of,
     check_entry,
@@ -549,7 +550,7 @@ def _numbered(entry: LogEntry, view: LogView) -> LogEntry:
         changes["version"] = number
         if entry.adds_rows:
             changes["content"] = number
-        if entry.operation != "merge":
+        if entry.operation not in ("merge", RESCALE):
             changes["changed"] = number
         if entry.operation == "delete":
             changes["deleted"] = number

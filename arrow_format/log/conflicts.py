@@ -52,6 +52,7 @@ NEEDS: dict[str, tuple[Need, ...]] = {
     "delete": (Need.EXPECTED, Need.RESULT, Need.INPUTS),
     "rollback": (Need.EXPECTED, Need.SOURCE, Need.DELETIONS, Need.FLUSHED),
     "alter": (Need.EXPECTED, Need.RESULT, Need.FLUSHED, Need.COLUMNS),
+    "rescale": (Need.EXPECTED, Need.RESULT),
     "release": (Need.EXPECTED,),
     "expire": (),
     "tag": (Need.SOURCE, Need.NAME),

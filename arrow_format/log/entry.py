@@ -53,7 +53,13 @@ from arrow_format.log.state import (
     check_shape,
     problems_of_state,
 )
-from arrow_format.log.totals import Totals, decode_totals, encode_totals, problem_of_totals
+from arrow_format.log.totals import (
+    Totals,
+    decode_totals,
+    encode_totals,
+    problem_of_totals,
+    sum_totals,
+)
 from arrow_format.model import FORMAT_VERSION, Name, Natural, Transaction
 
 if TYPE_CHECKING:
@@ -63,11 +69,14 @@ if TYPE_CHECKING:
     from arrow_format.log.result import Released, ResultDescription
 
 UPSERT = "upsert"
-OPERATIONS = ("overwrite", "append", UPSERT, "merge", "delete", "rollback", "release", "alter")
+RESCALE = "rescale"
+OPERATIONS = (
+    "overwrite", "append", UPSERT, "merge", "delete", "rollback", "release", "alter", RESCALE
+)  # fmt: skip
 """Operations that publish a version. ``overwrite`` and ``rollback`` put map outputs in the place of
 all others, ``append`` adds some, ``merge`` and ``delete`` put some in the place of others, and
-``release`` drops those that were consumed or given up. ``alter`` changes the shape alone. An
-``upsert``, which only later releases write, masks rows and adds others."""
+``release`` drops those that were consumed or given up. ``alter`` changes the shape alone, and
+``rescale`` of it the number of subpartitions. An ``upsert`` masks rows and adds others."""
 PENDING, PENDING_OVERWRITE = "pending", "pending-overwrite"
 """Operations of map outputs that wait to be flushed, which no version has yet. The second
 overwrites the newest version, and all that is pending before it."""
@@ -79,7 +88,7 @@ BLANK = "blank"
 """Operation of an entry before the base of which nothing is left but what says that it was put, and
 how jobs ended by it: no map outputs, statistics or shape. Readers that need more read the base."""
 
-TAKE_NOTHING = ("append", "alter", PENDING, PENDING_OVERWRITE, FENCE, EXPIRE, TAG, ERASE)
+TAKE_NOTHING = ("append", "alter", RESCALE, PENDING, PENDING_OVERWRITE, FENCE, EXPIRE, TAG, ERASE)
 """Operations after which the newest version has all map outputs that it had before."""
 
 _ALL = (*OPERATIONS, PENDING, PENDING_OVERWRITE, FENCE, EXPIRE, TAG, ERASE, BLANK)
@@ -193,6 +202,13 @@ class LogEntry(Struct, frozen=True, omit_defaults=True, kw_only=True):
     def num_subpartitions(self) -> int:
         """Subpartitions of its version."""
         return self.shape.num_subpartitions
+
+    def divided(self, num_subpartitions: int) -> LogEntry:
+        """Return it with a divisor of its number of subpartitions, by which its rows are read."""
+        shape = replace(self.shape, num_subpartitions=num_subpartitions)
+        if self.pending_shape is not None:
+            return replace(self, pending_shape=shape)
+        return replace(self, state=replace(self.state, shape=shape))
 
     @property
     def partitioner(self) -> Mapping[str, Any]:
@@ -385,7 +401,7 @@ def check_sections(entry: LogEntry) -> None:
     n = entry.num_subpartitions
     if totals is not None:
         sums = outputs.delivered_rows(n), outputs.num_bytes
-        problem = problem_of_totals(totals, n, sums)
+        problem = problem_of_totals(sum_totals([totals], n), n, sums)
     else:
         problem = "there are no totals" if len(outputs) else None
     if problem is not None:
@@ -416,9 +432,10 @@ def _removed(_: LogEntry, data: bytes) -> pa.Array:
 
 
 def _totals(entry: LogEntry, data: bytes) -> Totals:
-    totals, shape = decode_totals(data), entry.state.shape if entry.range else entry.shape
-    n = 0 if shape is None else shape.num_subpartitions
-    if not n or not len(totals[0]) or len(totals[0]) % n:
+    totals = decode_totals(data)
+    # Those of a range may be of entries that had another number than its version.
+    n = 1 if entry.range else entry.num_subpartitions
+    if not len(totals[0]) or len(totals[0]) % n:
         msg = f"there are totals of {len(totals[0])} subpartitions, expected {n} or a multiple"
         raise ValueError(msg)
     return totals

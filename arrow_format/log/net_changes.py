@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from itertools import chain
-from math import inf
+from math import gcd, inf
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -347,11 +347,14 @@ def _read_as(
             raise SchemaError(msg)
     wide = widen(now.data_schema, theirs)
     later = _with_columns(now, Columns(wide, now.columns.ids))
+    if old.shuffle_id == now.shuffle_id:  # else it is laid out anew
+        n = gcd(old.num_subpartitions, now.num_subpartitions)
+        called, later = called.divided(n), later.divided(n)
     of_old, of_now = (
         key_columns(partitioner_from_description(entry.partitioner)) for entry in (called, now)
     )
     keys = tuple(name for name in of_now or () if name in (of_old or ()))
-    layouts = [(one.num_subpartitions, [*one.sort_by]) for one in (called, now)]
+    layouts = [(one.num_subpartitions, [*one.sort_by]) for one in (called, later)]
     if layouts[0] != layouts[1]:
         columns = give_ids(
             widen(called.data_schema, wide),

@@ -7,6 +7,7 @@ of the map outputs that are asked for. :mod:`arrow_format.log.output_table` has 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import gcd
 from typing import TYPE_CHECKING, overload
 
 import numpy as np
@@ -342,6 +343,10 @@ class MapOutputs(Sequence[MapOutput]):
     def delivered_rows(self, num_subpartitions: int) -> int:
         """Rows that all subpartitions together read: a broadcast row counts for each."""
         return self.num_rows + (num_subpartitions - 1) * self.num_broadcast_rows
+
+    def divisor(self, *numbers: int) -> int:
+        """Return the largest number of subpartitions that divides those of all files, and these."""
+        return gcd(*numbers, *np.unique(self.of_files("num_subpartitions")).tolist())
 
     def without(self, keys: pa.Array) -> MapOutputs:
         """Return those whose keys are not among ``keys``."""

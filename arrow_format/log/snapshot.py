@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from arrow_format.errors import CorruptShuffleError
 from arrow_format.log.delta import Delta, decoded
 from arrow_format.log.totals import sum_totals
 
@@ -43,7 +42,8 @@ class Snapshot:
     map_outputs: MapOutputs
     """In reading order."""
     totals: Totals | None = field(default=None, compare=False)
-    """Rows and bytes of each subpartition, int64; None for no rows and no bytes."""
+    """Rows and bytes, int64, of which those of number ``r`` count for subpartition ``r`` modulo n;
+    None for no rows and no bytes."""
     span: VersionSpan | None = None
     """Which rows of the log these are; None: all of a version."""
     oldest_needed: int = 0
@@ -57,16 +57,9 @@ class Snapshot:
 
     @staticmethod
     def of(entry: LogEntry, whole: Delta) -> Snapshot:
-        """Return the version of an entry, with all that the numbers up to it do together.
-
-        Raises CorruptShuffleError where these are of other numbers of subpartitions.
-        """
+        """Return the version of an entry, with all that the numbers up to it do together."""
         len(whole.added)  # so that what is damaged is refused when it is opened
-        totals, n = decoded(whole.totals), entry.num_subpartitions
-        if totals is not None and len(totals[0]) % n:
-            msg = f"version {entry.version} has {n} subpartitions, and totals of {len(totals[0])}"
-            raise CorruptShuffleError(msg)
-        return Snapshot(entry, whole.added, totals, oldest_needed=entry.version)
+        return Snapshot(entry, whole.added, decoded(whole.totals), oldest_needed=entry.version)
 
     def part(self, ranges: tuple[tuple[int, int], ...]) -> Snapshot:
         """Return what is read of ranges ``[first, end)`` of subpartitions, ascending."""
@@ -78,6 +71,15 @@ class Snapshot:
         rows[is_other] = sizes[is_other] = 0
         outputs = self.map_outputs.of_ranges(ranges, n)
         return replace(self, map_outputs=outputs, totals=(rows, sizes), ranges=ranges)
+
+    def divided(self, num_subpartitions: int) -> Snapshot:
+        """Return the same rows by a divisor of their number of subpartitions.
+
+        Subpartition i has those that i, i + n, i + 2n and so on had, in the order of their files.
+        """
+        if num_subpartitions == self.newest.num_subpartitions:
+            return self
+        return replace(self, newest=self.newest.divided(num_subpartitions))
 
     @property
     def whole(self) -> Delta:

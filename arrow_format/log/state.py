@@ -8,10 +8,12 @@ The fields are those of the JSON; what has its first value is left out there.
 from __future__ import annotations
 
 from itertools import chain
+from math import gcd
 from typing import TYPE_CHECKING, Annotated, Any
 
 import pyarrow as pa
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from arrow_format.arrays.column_ids import MAX_COLUMN_ID, Columns, problem_of_ids
 from arrow_format.keys.combination import check_functions, combined_schema
@@ -51,6 +53,10 @@ class VersionShape(Struct, frozen=True, omit_defaults=True):
     """The version from which on the partitioner has the bounds that it has; 0 where it has none. A
     rollback brings back the one that its shape had."""
 
+    rescaled_to: Annotated[int, Meta(ge=1, le=MAX_SUBPARTITIONS)] | None = None
+    """Subpartitions of files that are written from now on, a multiple of :attr:`num_subpartitions`;
+    None where nobody asked for others than the shuffle began with. Then files have this number or
+    others, and are read by one that divides all."""
     unique: tuple[ColumnId, ...] = ()
     """Ids of the columns that identify a row: no two rows of a version have equal values in them,
     none of which is null. Empty: nothing identifies a row."""
@@ -62,6 +68,20 @@ class VersionShape(Struct, frozen=True, omit_defaults=True):
     def columns(self) -> Columns:
         """The schema with its ids."""
         return Columns(self.data_schema, self.column_ids)
+
+    @property
+    def new_subpartitions(self) -> int:
+        """Subpartitions of a file that is written now."""
+        return self.rescaled_to or self.num_subpartitions
+
+    def divided(self, numbers: Iterable[int]) -> VersionShape:
+        """Return the shape by which files of these numbers of subpartitions can be read as well.
+
+        It is this one where nobody asked for others: then all files have one number.
+        """
+        if self.rescaled_to is None:
+            return self
+        return replace(self, num_subpartitions=gcd(self.num_subpartitions, *numbers))
 
     @property
     def unique_names(self) -> tuple[str, ...]:
@@ -87,6 +107,9 @@ def check_shape(shape: VersionShape) -> None:
     check_sort_by(shape.data_schema, shape.sort_by)
     check_described(shape.partitioner, shape.data_schema)
     combined_schema(shape.data_schema, check_functions(shape.combine))
+    if shape.new_subpartitions % shape.num_subpartitions:
+        msg = f"{shape.rescaled_to} subpartitions are read as {shape.num_subpartitions}"
+        raise ValueError(msg)
     if set(shape.unique) - {*shape.columns.by_name.values()}:
         msg = f"columns of ids {list(shape.unique)} identify a row, and some are none of it"
         raise ValueError(msg)
@@ -170,7 +193,7 @@ class LogState(Struct, frozen=True, omit_defaults=True):
     content: Natural = 0
     """The newest version that added rows."""
     changed: Natural = 0
-    """The newest version that added or took away rows, which all but a merge do."""
+    """The newest version that added or took away rows, which all but a merge and rescale do."""
     released: Released | None = None
     """What was released of the result, if anything."""
     ended: Natural = 0

@@ -73,14 +73,22 @@ def problem_of_totals(totals: Totals, num_subpartitions: int, sums: tuple[int, i
 def sum_totals(parts: Sequence[Totals | None], num_subpartitions: int) -> Totals:
     """Return the sums of totals; None counts as zeros.
 
-    Totals of a multiple of ``num_subpartitions`` count modulo that.
+    Totals of other numbers count modulo that: as they are right of rows by a common divisor, so is
+    the sum.
     """
     rows, sizes = (np.zeros(num_subpartitions, np.int64) for _ in range(2))
     for part in parts:
         if part is not None:
-            rows += part[0].reshape(-1, num_subpartitions).sum(axis=0)
-            sizes += part[1].reshape(-1, num_subpartitions).sum(axis=0)
+            rows += _folded(part[0], num_subpartitions)
+            sizes += _folded(part[1], num_subpartitions)
     return rows, sizes
+
+
+def _folded(counts: Int64Array, num_subpartitions: int) -> Int64Array:
+    """Return the sums of those of equal number modulo ``num_subpartitions``."""
+    padded = np.pad(counts, (0, -len(counts) % num_subpartitions))
+    folded: Int64Array = padded.reshape(-1, num_subpartitions).sum(axis=0)
+    return folded
 
 
 def without_negatives(sizes: Int64Array) -> Int64Array:

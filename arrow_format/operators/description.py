@@ -11,13 +11,19 @@ import json
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import partial
+from math import gcd
 from typing import TYPE_CHECKING, Any
 
 from arrow_format.arrays.spark_schema_evolution import renamed_field
 from arrow_format.arrays.stored_types import in_time_zone
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.filters.spark_rules import SPARK_DEFAULTS, SparkSettings, collations
-from arrow_format.keys.co_partitioning import check_co_partitioned, is_broadcast
+from arrow_format.keys.co_partitioning import (
+    check_co_partitioned,
+    has_broadcast_rows,
+    is_broadcast,
+)
+from arrow_format.keys.partitioner import HashPartitioner
 from arrow_format.keys.sort_keys import check_sort_by
 from arrow_format.operators.aggregate import aggregate_range
 from arrow_format.operators.aggregate_functions import COMPARING, OF_ROWS
@@ -42,6 +48,7 @@ from arrow_format.operators.subpartition_calls import EachSubpartition
 from arrow_format.operators.task_plan import CALL_BYTES, TaskPlan, WholeGroups
 from arrow_format.options import check_flag
 from arrow_format.read.chunk_plan import check_subpartitions
+from arrow_format.read.shuffle import Shuffle
 from arrow_format.read.subpartition_reader import select_columns
 
 if TYPE_CHECKING:
@@ -57,7 +64,6 @@ if TYPE_CHECKING:
     from arrow_format.operators.placement import Result
     from arrow_format.operators.task_plan import Operand
     from arrow_format.options import ReadOptions
-    from arrow_format.read.shuffle import Shuffle
 
     Function = Callable[..., Iterable[pa.RecordBatch]]
     FrameCalls = Callable[[GroupsForm, "MappedGroups | Cogrouped", "RunSettings", Input], GroupCall]
@@ -299,7 +305,7 @@ class Joined(Description):
     def bind(self, at: RunSettings) -> TaskPlan:
         """Return what tasks do: join the rows."""
         at = _checked(at, check=self.check)
-        left, right = self.left.as_input(at), self.right.as_input(at)
+        left, right = _by_one_number(self.left.as_input(at), self.right.as_input(at))
         _check_placed(left, right)
         plan = plan_join(
             left.rows,
@@ -443,7 +449,7 @@ class MappedSubpartitions(Description):
             kind = type(self.function).__name__
             msg = f"function is {kind}: expected a callable(subpartition, *readers)"
             raise OptionError(msg)
-        given = tuple(source.as_input(at) for source in self.inputs)
+        given = _by_one_number(*(source.as_input(at) for source in self.inputs))
         if len(given) > 1:
             _check_placed(*given)
         check_co_partitioned([each.rows for each in given])
@@ -560,7 +566,7 @@ class Cogrouped(Description):
     def bind(self, at: RunSettings) -> TaskPlan:
         """Return what tasks do: call the function."""
         at = _checked(at, check=self.check)
-        left, right = self.left.as_input(at), self.right.as_input(at)
+        left, right = _by_one_number(self.left.as_input(at), self.right.as_input(at))
         _check_placed(left, right)
         sides, asked = (left.rows, right.rows), form_of(self.function, 2)
         keys = [group_keys(rows) for rows in sides]
@@ -629,6 +635,29 @@ def _checked(at: RunSettings, *, check: bool) -> RunSettings:
     """Return settings by which rows are checked, if that is asked for; raises OptionError."""
     check_flag("check", check)
     return replace(at, checks=at.checks or check)
+
+
+def _by_one_number(*inputs: InputSlice) -> tuple[InputSlice, ...]:
+    """Return inputs as they are read by one number of subpartitions, as far as that is possible.
+
+    Of hashed shuffles that is the largest which divides all, unless it is 1 and no one has that.
+    """
+    some = [each for each in inputs if not is_broadcast(each.rows)]
+    numbers = {each.rows.num_subpartitions for each in some}
+    n = gcd(*numbers)
+    can_be = n > 1 or n in numbers
+    for each in some:
+        is_stored = isinstance(each.rows, Shuffle) and each.subpartitions is None
+        is_hashed = isinstance(each.rows.partitioner, HashPartitioner)
+        can_be = can_be and is_stored and is_hashed and not has_broadcast_rows(each.rows)
+    if len(numbers) < 2 or not can_be:
+        return inputs
+    return tuple(
+        replace(each, rows=each.rows.divided(n))
+        if isinstance(each.rows, Shuffle) and not is_broadcast(each.rows)
+        else each
+        for each in inputs
+    )
 
 
 def _check_placed(*inputs: InputSlice) -> None:

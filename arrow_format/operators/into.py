@@ -11,6 +11,7 @@ import pyarrow as pa
 from arrow_format.arrays.stored_types import data_schema
 from arrow_format.errors import OptionError
 from arrow_format.jobs.job import begin_job, log_before_write
+from arrow_format.jobs.num_subpartitions import of_new_files
 from arrow_format.keys.partitioner import Partitioner, key_columns, partitioner_from_description
 from arrow_format.operators.placement import Placement, plan_placement
 from arrow_format.options import WriteOptions, keeps_rows
@@ -59,20 +60,18 @@ class Into:
         """
         plan.check_stored_once()
         stored = data_schema(schema)
+        view = log_before_write(self.storage) if self.replacing is None else self.replacing.view
+        there = view.shape if self.replacing or keeps_rows(self.mode) else None
+        rescaled_to = None if there is None or self.replacing else there.rescaled_to
         placement = plan_placement(
             plan.placed_as,
             stored,
             plan.names,
             keys=self.keys,
-            num_subpartitions=self.num_subpartitions,
+            num_subpartitions=rescaled_to or self.num_subpartitions,
         )
         options = self.options
-        if self.replacing is None:
-            view = log_before_write(self.storage)
-            there = view.shape if keeps_rows(self.mode) else None
-        else:
-            view = self.replacing.view
-            there = view.shape
+        if self.replacing is not None:
             placement = self.replacing.placement(placement, self.num_subpartitions)
             if there is not None:
                 options = replace(options or WriteOptions(), codec=there.codec)
@@ -148,7 +147,8 @@ class Replacing:
             return made
         partitioner = partitioner_from_description(there.partitioner)
         assert isinstance(partitioner, Partitioner)  # it has these keys
-        n = there.num_subpartitions if num_subpartitions is None else num_subpartitions
+        n = there.new_subpartitions if num_subpartitions is None else num_subpartitions
+        n = of_new_files(n, None if self.changed is None else there)
         stays = made.stays and n == made.num_subpartitions and partitioner == made.partitioner
         return Placement(partitioner, n, stays)
 

@@ -190,7 +190,7 @@ def _changed(shuffle: Shuffle, changes: NetChanges, schema: pa.Schema) -> Iterat
         return
     max_bytes = shuffle.options.working_set_bytes
     num_bytes = sum(side.raw_bytes + _NUMBERING_BYTES * side.rows.num_rows for side in sides)
-    n = shuffle.num_subpartitions
+    n = changes.later.num_subpartitions
     num_groups = min(-(-num_bytes // max_bytes), n) if changes.by_subpartition else 1
     edges = [n * group // num_groups for group in range(num_groups + 1)]
     num_rows = sum(side.rows.num_rows for side in sides) // num_groups

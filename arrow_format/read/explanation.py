@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from arrow_format.read.presentation import scaled_note
 from arrow_format.read.read_plan import PlannedGroup, ReadPlan, plan_group
 from arrow_format.read.subpartition_reader import files_of
 from arrow_format.report import Report
@@ -54,8 +55,13 @@ class ReadExplanation(Report):
     """From the coarse to the fine."""
     plan: ReadPlan
     """The byte ranges that are read."""
+    scaled: str | None = None
+    """By how many subpartitions a version is read whose files have several numbers; None where they
+    have the one that was asked for."""
 
     def _lines(self) -> Iterator[str]:
+        if self.scaled is not None:
+            yield self.scaled
         if self.latest_by is not None:
             yield f"the last row of each key by {self.latest_by}, which is read with the keys first"
         if self.filter is not None:
@@ -116,6 +122,7 @@ def explain(
     wanted = np.arange(newest.num_subpartitions) if asked is None else np.array(asked, np.int64)
     first, end = (outputs.of_files(f"{side}_subpartition") for side in ("first", "end"))
     asked_of = np.searchsorted(wanted, end) > np.searchsorted(wanted, first)
+    asked_of |= outputs.of_files("num_subpartitions") > newest.num_subpartitions
     version_of = np.array([file.output.position.version for file in files if file.output.position])
     left = wanted if selection is None else selection.among(wanted.tolist()) or ()
 
@@ -142,6 +149,7 @@ def explain(
         num_columns=len(newest.data_schema),
         steps=tuple(Kept(what, *kept, why.get(what, "")) for what, kept in counted.items()),
         plan=ReadPlan(tuple(groups), snapshot.num_bytes),
+        scaled=scaled_note(newest.num_subpartitions, newest.shape.rescaled_to),
     )
 
 

@@ -37,6 +37,19 @@ def count_of(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def scaled_note(num_subpartitions: int, rescaled_to: int | None) -> str | None:
+    """Return by how many subpartitions a version is read, where that is fewer than was asked for.
+
+    None where it is not: nobody asked, or merges have made it true.
+    """
+    if rescaled_to in (None, num_subpartitions):
+        return None
+    return (
+        f"read by {count_of(num_subpartitions, 'subpartition')}, the most that divide those of all "
+        f"files; a merge makes it {rescaled_to:,}"
+    )
+
+
 def duration_text(duration: timedelta) -> str:
     """Write a duration in the largest unit that gives a whole number."""
     total = int(duration.total_seconds())

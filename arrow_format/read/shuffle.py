@@ -113,7 +113,8 @@ class Shuffle(VersionFacts):
         if self._carried is not None:
             return open_carried, (self._storage, self._carried, self._options, *how)
         pinned = self._storage, self.version, self._entry.commit_id, self._options, self.span
-        return open_pinned, (*pinned, snapshot.later, *how, snapshot.ranges)
+        rest = snapshot.ranges, self.num_subpartitions
+        return open_pinned, (*pinned, snapshot.later, *how, *rest)
 
     @property
     def _carried(self) -> Carried | None:
@@ -330,6 +331,17 @@ class Shuffle(VersionFacts):
         copied = type(self).__new__(type(self))  # copy() would open the version again
         vars(copied).update(vars(self))
         return copied
+
+    def divided(self, num_subpartitions: int) -> Shuffle:
+        """Return this version, restricted and checked as it is, read by fewer subpartitions.
+
+        ``num_subpartitions`` divides the number that it has: subpartition i has the rows of i,
+        i + n, i + 2n and so on, as a hash of the keys modulo n places them.
+        """
+        if num_subpartitions == self.num_subpartitions:
+            return self
+        snapshot = self._snapshot.divided(num_subpartitions)
+        return self._view.of(Shuffle(self._storage, snapshot, self._given))
 
     def checking(self) -> Shuffle:
         """Return this version with reads that ask its partitioner about each row they decode.
@@ -908,6 +920,7 @@ def _kept(
     span: VersionSpan | None,
     later: LaterColumns | None,
     ranges: Ranges | None,
+    num_subpartitions: int | None,
 ) -> Shuffle:
     """Open a pinned version; a commit never changes, so the tasks of a process share it."""
     if span is None:
@@ -918,6 +931,8 @@ def _kept(
     snapshot = shuffle.snapshot
     if later is not None:
         snapshot = read_as(snapshot, later)
+    if num_subpartitions is not None:
+        snapshot = snapshot.divided(num_subpartitions)
     if ranges is not None:
         snapshot = snapshot.part(ranges)
     return shuffle if snapshot is shuffle.snapshot else Shuffle(storage, snapshot, options)
@@ -966,11 +981,13 @@ def open_pinned(
     later: LaterColumns | None = None,
     view: View = ALL_ROWS,
     ranges: Ranges | None = None,
+    num_subpartitions: int | None = None,
 ) -> Shuffle:
     """Open the version that another process pinned, or with ``span`` the rows it pinned of it.
 
     ``later`` are columns of a later version to read the rows with; their own when None. ``view`` is
-    what is read of them. With ``ranges`` of subpartitions, no others are to be read of it.
+    what is read of them. With ``ranges`` of subpartitions, no others are to be read of it;
+    ``num_subpartitions`` is the number that they are of, that of the version when None.
 
     Raises
     ------
@@ -993,7 +1010,8 @@ def open_pinned(
         )
         raise ShuffleNotFoundError(msg) from None
     _check_pinned(storage.root, entry, commit_id)
-    return view.of(_kept(storage, version, commit_id, options, span, later, ranges))
+    pinned = storage, version, commit_id, options, span
+    return view.of(_kept(*pinned, later, ranges, num_subpartitions))
 
 
 def _check_pinned(path: str, entry: LogEntry, commit_id: str) -> None:

@@ -12,6 +12,7 @@ import time
 import uuid
 from datetime import timedelta
 from functools import partial, reduce
+from math import gcd
 from typing import TYPE_CHECKING
 
 from msgspec import structs
@@ -22,6 +23,7 @@ from arrow_format.errors import CorruptShuffleError, OptionError, ShuffleNotFoun
 from arrow_format.jobs.cleanup import abort_after
 from arrow_format.jobs.commit import commit_job, receipt_of
 from arrow_format.jobs.job import ShuffleJob, run_map_task
+from arrow_format.jobs.num_subpartitions import of_new_files
 from arrow_format.jobs.target import open_target
 from arrow_format.keys.partitioner import HashPartitioner, partitioner_from_description
 from arrow_format.log.commit_log import CommitLog
@@ -176,8 +178,11 @@ def flush_pending(
             "subpartition, as with keys"
         )
         raise OptionError(msg)
-    job = _job(storage, log, rows.newest, partitioner, options or WriteOptions())
     mode = "overwrite" if pending.overwrites else "append"
+    view = log.view()
+    there = None if pending.overwrites or view.state.is_ended else view.shape
+    n = of_new_files(pending.entries[-1].num_subpartitions, there)
+    job = _job(storage, view, rows.newest, partitioner, n, options or WriteOptions())
     open_target(job, mode)
     job = dataclasses.replace(job, has_directory=True)
     try:
@@ -204,10 +209,16 @@ def _as_version(entries: tuple[LogEntry, ...]) -> Snapshot:
         widen_schemas, ((entry.data_schema, entry.spark_schema) for entry in entries)
     )
     columns = give_ids(schema, [entry.columns for entry in reversed(entries)], 0)
+    # They became pending before and after the shuffle was rescaled.
+    n = gcd(*(entry.num_subpartitions for entry in entries))
     shape = structs.replace(
-        last.shape, data_schema=schema, column_ids=columns.ids, spark_schema=spark_schema
+        last.shape,
+        data_schema=schema,
+        column_ids=columns.ids,
+        spark_schema=spark_schema,
+        num_subpartitions=n,
     )
-    totals = sum_totals([entry.totals for entry in entries], last.num_subpartitions)
+    totals = sum_totals([entry.totals for entry in entries], n)
     outputs = MapOutputs.concat([entry.map_outputs for entry in entries])
     newest = structs.replace(last, pending_shape=shape)
     return Snapshot(newest, outputs, totals, oldest_needed=last.version)
@@ -215,9 +226,10 @@ def _as_version(entries: tuple[LogEntry, ...]) -> Snapshot:
 
 def _job(
     storage: Storage,
-    log: CommitLog,
+    view: LogView,
     last: LogEntry,
     partitioner: HashPartitioner,
+    num_subpartitions: int,
     options: WriteOptions,
 ) -> ShuffleJob:
     """Make a job that writes a result like that of the last entry."""
@@ -229,7 +241,7 @@ def _job(
         shuffle_id=uuid.uuid4().hex,  # an overwrite is recognised by its new shuffle id
         data_schema=last.data_schema,
         spark_schema=last.spark_schema,
-        num_subpartitions=last.num_subpartitions,
+        num_subpartitions=num_subpartitions,
         partitioner=partitioner,
         options=dataclasses.replace(
             options,
@@ -240,7 +252,7 @@ def _job(
             schema_evolution=True,  # it was checked when they became pending
         ),
         makes_root=False,
-        base_version=log.newest_version(),
+        base_version=view.newest,
         known=last.columns,
         sort_by=last.sort_by,
         owners=result.owners,

@@ -148,15 +148,18 @@ class MergePolicy:
             return False
         return self.rewrite == "always" or self._is_scattered(facts, num_subpartitions)
 
-    def should_merge_by_subpartition(self, facts: Facts, num_subpartitions: int) -> bool:
+    def should_merge_by_subpartition(
+        self, facts: Facts, num_subpartitions: int, *, scales: bool = False
+    ) -> bool:
         """Whether to join the regions of all files, so that a subpartition is in one of them.
 
         The numbers are those of :meth:`should_rewrite`, but for those that bound the memory of a
-        merge into one file. ``facts`` are of all files of a version.
+        merge into one file. ``facts`` are of all files of a version; it ``scales`` where some get
+        another number of subpartitions by it.
         """
         if self.rewrite == "never":
             return False
-        if self.frees_enough(facts):
+        if scales or self.frees_enough(facts):
             return True
         if self.rewrite == "always":
             return facts.region_subpartitions > num_subpartitions
@@ -198,7 +201,7 @@ class MergePolicy:
         return None
 
     def plan_version(
-        self, outputs: Sequence[MapOutput], num_subpartitions: int
+        self, outputs: Sequence[MapOutput], num_subpartitions: int, rescaled_to: int | None = None
     ) -> tuple[PlannedMerge, ...]:
         """Return which map outputs of a version to merge; the others stay as they are.
 
@@ -208,23 +211,34 @@ class MergePolicy:
             Map outputs in reading order.
         num_subpartitions
             Number of subpartitions.
+        rescaled_to
+            The number that all files are to have: those of another one are rewritten, unless the
+            policy never does. None: they keep theirs.
 
         Returns
         -------
         tuple
             Disjoint merges, in reading order.
         """
+        wanted = None if self.rewrite == "never" else rescaled_to
         planned = (
-            self._planned(outputs, first, end, num_subpartitions)
-            for first, end in self._groups(outputs)
+            self._planned(outputs, first, end, num_subpartitions, wanted)
+            for first, end in self._groups(outputs, are_alike=wanted is None)
         )
         return tuple(merge for merge in planned if merge is not None)
 
     def _planned(
-        self, outputs: Sequence[MapOutput], first: int, end: int, num_subpartitions: int
+        self,
+        outputs: Sequence[MapOutput],
+        first: int,
+        end: int,
+        num_subpartitions: int,
+        wanted: int | None,
     ) -> PlannedMerge | None:
         files = [file for output in outputs[first:end] for file in output.files]
         facts = Facts.of(files)
+        if wanted is not None and any(file.num_subpartitions != wanted for file in files):
+            return PlannedMerge(rewrite=True, first=first, end=end)
         # Joined, rows of files of a multiple would be in another order within a subpartition.
         are_of_version = all(file.num_subpartitions <= num_subpartitions for file in files)
         if are_of_version and self.should_rewrite(facts, num_subpartitions):
@@ -235,10 +249,10 @@ class MergePolicy:
             return PlannedMerge(rewrite=False, first=first, end=end)
         return None
 
-    def _groups(self, outputs: Sequence[MapOutput]) -> list[tuple[int, int]]:
+    def _groups(self, outputs: Sequence[MapOutput], *, are_alike: bool) -> list[tuple[int, int]]:
         """Cut the map outputs into groups that fit into one file; a large one is a group alone.
 
-        The files of a group have one number of subpartitions.
+        Where they are to be alike, the files of a group have one number of subpartitions.
         """
         groups: list[tuple[int, int]] = []
         n = 0
@@ -250,7 +264,7 @@ class MergePolicy:
             before, n = n, next((file.num_subpartitions for file in output.files), n)
             if i > first and (
                 is_large
-                or before not in (0, n)
+                or (are_alike and before not in (0, n))
                 or data_bytes + facts.data_bytes > self.target_file_bytes
                 or index_bytes + facts.index_bytes > self.max_index_bytes
             ):

@@ -17,7 +17,7 @@ from connector.cli.doctor import doctor
 from connector.cli.inspect_commands import head, inspect, plan, verify
 from connector.cli.maintain import consumers, drop, flush, gc, merge, release
 from connector.cli.output import BAD_USAGE, FOUND_WRONG, PROGRAM, print_error
-from connector.cli.versions import alter, relocate, repair, rollback, tag, tags
+from connector.cli.versions import alter, relocate, repair, rescale, rollback, tag, tags
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,6 +64,7 @@ app.command()(drop)
 app.command()(flush)
 app.command()(rollback)
 app.command()(alter)
+app.command()(rescale)
 app.command()(tag)
 app.command()(tags)
 app.command()(repair)

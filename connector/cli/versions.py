@@ -1,4 +1,4 @@
-"""Commands for versions and the log itself: rollback, alter, tag, tags, repair, relocate."""
+"""Commands for versions and the log: rollback, alter, rescale, tag, tags, repair, relocate."""
 
 from __future__ import annotations
 
@@ -97,6 +97,24 @@ def _old_and_new(pair: str) -> tuple[str, str]:
         msg = f"--rename {pair}: expected OLD=NEW, two names of columns"
         raise OptionError(msg)
     return old, new
+
+
+def rescale(
+    path: PathArgument,
+    num_subpartitions: Annotated[
+        int, typer.Argument(metavar="N", help="Subpartitions of the files of later writes.")
+    ],
+    expected_version: Annotated[
+        int | None,
+        typer.Option(help="Rescale only if no rows were changed after this version."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Give new files another number of subpartitions; a merge gives it to the others."""
+    from arrow_format.jobs.rescale import rescale_shuffle
+
+    rescaling = rescale_shuffle(path, num_subpartitions, expected_version=expected_version)
+    show(rescaling, as_json=as_json)
 
 
 def tag(

@@ -12,6 +12,7 @@ from arrow_format.errors import OptionError
 from arrow_format.jobs.cleanup import abort_job
 from arrow_format.jobs.commit import commit_job, find_receipt
 from arrow_format.jobs.job import log_before_write
+from arrow_format.jobs.num_subpartitions import of_new_files
 from arrow_format.jobs.target import inherit_bounds, open_target
 from arrow_format.keys.bounds import WHAT, bounds_of_rows
 from arrow_format.keys.partitioner import partitioner_from_description
@@ -103,7 +104,8 @@ def begin_target_job(target: TargetOptions, schema: StructType, *, overwrite: bo
     view = log_before_write(storage)
     newest = view.shape
     if newest is not None:
-        n = newest.num_subpartitions if n is None else n
+        n = newest.new_subpartitions if n is None else n
+        n = of_new_files(n, None if overwrite else newest)
         if sort_by is None and (not overwrite or partitioner is None):
             sort_by = newest.sort_by
         if combine is None and (not overwrite or partitioner is None):

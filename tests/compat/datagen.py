@@ -41,6 +41,7 @@ from arrow_format.jobs.alter import alter_columns
 from arrow_format.jobs.delete_rows import delete_rows
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.release import DueRelease
+from arrow_format.jobs.rescale import rescale_shuffle
 from arrow_format.jobs.retention import release_consumed
 from arrow_format.jobs.tags import tag_shuffle
 from arrow_format.log.commit_log import CommitLog, draft
@@ -274,6 +275,33 @@ def sequence() -> None:
     golden.rows = [row for row in golden.rows if row["id"][0].as_py() != 2]
     mixed = changes([2, 3, 20, 20], [5, 1, 7, 6])
     golden.commit("upsert", [mixed], left=[mixed.take([0, 2])])
+
+
+def scaled() -> None:
+    """Another number of subpartitions: files of 8, of 12 and of 6 in one log.
+
+    A deletion masks rows of files of two numbers, and merges place all rows again.
+    """
+    golden = Golden("scaled", 8, HashPartitioner("id"), chunk_bytes=256)
+    golden.stored = 8
+    golden.commit("errorifexists", [flights(0, 40), flights(40, 40)])
+    rescale_shuffle(golden.path, 12)
+    golden.divide(2, 4)
+    golden.stored = 12
+    golden.commit("append", [flights(80, 30)])
+    golden.stored = 8  # it began before
+    golden.commit("append", [flights(110, 10)])
+    gone = list(range(0, 120, 7))
+    deleted = delete_rows(golden.path, {"id": gone}, erase=False, options=golden.options)
+    golden.rows = [row for row in golden.rows if row["id"][0].as_py() not in gone]
+    golden.divide(deleted.version, 4)
+    golden.merge("always")
+    golden.rewritten(deleted.version + 1, 12)
+    rescale_shuffle(golden.path, 6)
+    golden.divide(deleted.version + 2, 6)
+    golden.stored = 6
+    golden.commit("append", [flights(120, 10)])
+    golden.merge("always", "subpartition")
 
 
 def statistics() -> None:
@@ -611,6 +639,7 @@ ALL: tuple[tuple[int, Callable[[], None]], ...] = (
     (63_000, later.unknown_index),
     (64_000, later.of_no_reader),
     (65_000, sequence),
+    (66_000, scaled),
 )
 
 

@@ -79,6 +79,9 @@ class Golden:
         self.unique = unique
         self.sequence_by = sequence_by
         self.n = n
+        self.stored: int | None = None
+        """Subpartitions of files, where versions may have divisors of them: the order of rows in a
+        file is that of its own."""
         self.partitioner = partitioner
         self.sort_by = sort_by
         self.sort_key = sort_key or (lambda row: [row[name] for name in sort_by])
@@ -102,7 +105,7 @@ class Golden:
         job = begin_job(
             str(self.path),
             tasks[0].schema,
-            num_subpartitions=self.n,
+            num_subpartitions=self.stored or self.n,
             partitioner=self.partitioner,
             sort_by=self.sort_by,
             combine=self.combine,
@@ -118,6 +121,9 @@ class Golden:
             self.rows = []
         if self.combine:
             tasks = [combined_rows(task, self.combine) for task in tasks]
+        if self.stored is not None:
+            n = self.stored
+            tasks = [self._as_stored(task, n, number) for number, task in enumerate(tasks)]
         self.expect(receipt.version, tasks if left is None else left)
 
     @property
@@ -137,6 +143,27 @@ class Golden:
             self.directory / f"expected-{earlier}.arrow",
             self.directory / f"expected-{version}.arrow",
         )
+
+    def divide(self, version: int, n: int) -> None:
+        """Write down that a version has the rows that are left, in other subpartitions."""
+        self.n = n
+        tables = [row.drop_columns("_subpartition") for row in self.rows]
+        self.rows = []
+        self.expect(version, tables)
+
+    def rewritten(self, version: int, n: int) -> None:
+        """The same, where all rows were written to one file of these subpartitions."""
+        whole = pa.concat_tables(self.rows).drop_columns("_subpartition")
+        self.n, self.rows = n, []
+        self.expect(version, [self._as_stored(whole, n, 0)])
+
+    def _as_stored(self, task: pa.Table, n: int, map_task: int) -> pa.Table:
+        """Return the rows of a map task in the order in which its one region has them."""
+        schema = data_schema(task.schema)
+        (batch,) = task.combine_chunks().to_batches()
+        ids = self.partitioner.bind(schema, n, map_task)(normalise(batch, schema))
+        ranks = (ids - 7919 * map_task) % n
+        return task.take(pa.array(np.argsort(ranks, kind="stable")))
 
     def expect(self, version: int, tasks: Sequence[pa.Table]) -> None:
         """Write down that a version has the rows of the one before, and these behind them."""

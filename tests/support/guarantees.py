@@ -139,6 +139,12 @@ GUARANTEES: dict[str, dict[str, str]] = {
         ),
     },
     "Commits": {
+        "another n": (
+            "A shuffle that is rescaled has the same rows for every reader, before a merge by the "
+            "largest number of subpartitions that divides those of all files, and after it by the "
+            "one that was asked for; no write that began before is refused for it, and no reader "
+            "of changes sees one"
+        ),
         "upserts": (
             "No version has two rows of one `unique` key: an upsert replaces the row that is "
             "there, in one commit, and an append of such a key is refused, whatever others commit "

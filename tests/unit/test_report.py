@@ -154,7 +154,16 @@ def test_every_report_prints_itself_and_becomes_json(tmp_path):
 
 
 def test_what_users_get_back_of_an_operation_is_a_report():
-    suffixes = ("Report", "Receipt", "Explanation", "State", "Version", "Relocation", "Alteration")
+    suffixes = (
+        "Report",
+        "Receipt",
+        "Explanation",
+        "State",
+        "Version",
+        "Relocation",
+        "Alteration",
+        "Rescaling",
+    )
     named = [name for name in arrow_shuffle.__all__ if name.endswith(suffixes)]
     assert len(named) > 8
     assert [name for name in named if not issubclass(getattr(arrow_shuffle, name), Report)] == []

@@ -12,6 +12,8 @@ from arrow_format import collect_garbage, merge_shuffle, open_shuffle, rename_co
 from arrow_format.errors import CorruptShuffleError
 from arrow_format.jobs.commit import LISTED_OUTPUTS, commit_job
 from arrow_format.jobs.release import DueRelease
+from arrow_format.jobs.rescale import rescale_shuffle
+from arrow_format.keys.partitioner import HashPartitioner
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.names import CHECKPOINT_INTERVAL, entry_path, segment_of
 from arrow_format.log.reader import LogReader
@@ -27,7 +29,7 @@ NONE = timedelta(0)
 
 
 def write(storage, start=0, mode="append", tasks=1, options=FAST):
-    job = begin(storage, options=options)
+    job = begin(storage, options=options, partitioner=HashPartitioner("p"))
     statuses = [run(job, task, range(N), start=start + N * task) for task in range(tasks)]
     return commit_job(job, statuses, mode=mode)
 
@@ -74,6 +76,7 @@ OPERATIONS = {
     "open": (open_shuffle, 2, 5, 0),
     "merge": (partial(merge_shuffle, by="map_output"), 4, 11, 1),
     "alter": (alter, 2, 2, 1),
+    "rescale": (lambda storage: rescale_shuffle(storage, 2 * N), 2, 5, 1),
     "release": (release, 2, 5, 1),
     # It looks for overdue rows first.
     "gc": (collect_garbage, 8, 10, 0),

@@ -15,9 +15,11 @@ from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.garbage import _Collection
 from arrow_format.jobs.merge import merge_shuffle
 from arrow_format.jobs.replacement import Replacement, replace_outputs
+from arrow_format.jobs.rescale import rescale_shuffle
 from arrow_format.jobs.rollback import rollback_shuffle
 from arrow_format.jobs.tags import tag_shuffle
 from arrow_format.jobs.target import open_target
+from arrow_format.keys.partitioner import HashPartitioner
 from arrow_format.log.conflicts import BROKEN_BY, NEEDS, Need
 from arrow_format.read.shuffle import open_shuffle
 from arrow_format.storage.open import open_storage
@@ -29,6 +31,7 @@ from tests.support.small_shuffles import FAST, begin, collect, numbered, run, va
 
 ROOT = Path(__file__).parents[3]
 ALL = MergePolicy(rewrite="always")
+BY_P = HashPartitioner("p")
 OTHER_N = 3
 NEWEST = 4
 REPLACED = [0, 1]
@@ -39,10 +42,11 @@ NEW = itertools.count(100, 10)
 def made(request, tmp_path_factory):
     """Version 1 of three subpartitions, then one of five and two that append to it."""
     path = tmp_path_factory.mktemp("made") / "shuffle"
-    write_tasks(path, [[numbered([0, 1])]], OTHER_N)
-    write_tasks(path, [[numbered(REPLACED, 10)]], 5, mode="overwrite", unique=request.param)
-    write_tasks(path, [[numbered([2, 3], 20)]], 5, mode="append")
-    write_tasks(path, [[numbered([4, 1], 30)]], 5, mode="append")
+    how = {"partitioner": BY_P}
+    write_tasks(path, [[numbered([0, 1])]], OTHER_N, **how)
+    write_tasks(path, [[numbered(REPLACED, 10)]], 5, mode="overwrite", unique=request.param, **how)
+    write_tasks(path, [[numbered([2, 3], 20)]], 5, mode="append", **how)
+    write_tasks(path, [[numbered([4, 1], 30)]], 5, mode="append", **how)
     return path
 
 
@@ -53,7 +57,8 @@ def path(made, path):
 
 
 def write(path, mode, expected=None, n=5, *, pending=False):
-    job = begin(path, n=n, unique=("p", "v") if mode == "upsert" else ())
+    unique = ("p", "v") if mode == "upsert" else ()
+    job = begin(path, n=n, partitioner=BY_P, unique=unique)
     open_target(job, mode, expected_version=expected)
     # An append has rows that no other write has, and an upsert replaces a whole map output.
     rows = run(job, 0, REPLACED, start=10 if mode == "upsert" else next(NEW))
@@ -95,6 +100,7 @@ DO = {
     # To the version of another shape.
     "rollback": lambda path, expected=None: rollback_shuffle(path, 1, expected_version=expected),
     "alter": lambda path, expected=None: drop_columns(path, "s", expected_version=expected),
+    "rescale": lambda path, expected=None: rescale_shuffle(path, 15, expected_version=expected),
     "release": lambda path, expected=None: release_shuffle(path, expected_version=expected),
     "expire": expire,
     "tag": lambda path: tag_shuffle(path, "first", 1),

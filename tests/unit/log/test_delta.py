@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arrow_format.errors import CorruptShuffleError
 from arrow_format.log.delta import Delta, compose
 from arrow_format.log.outputs import NO_KEYS, NO_OUTPUTS, MapOutputs, key_of
+from arrow_format.log.totals import sum_totals
 from arrow_format.model import MapOutput, PartitionedFile, Position
 from tests.support.exhaustive import examples
 from tests.support.guarantees import guarantee
@@ -165,15 +165,21 @@ def test_what_was_removed_before_it_was_added_here_stays_removed():
     assert compose([part, Delta(clears=True)]).removed.equals(NO_KEYS)
 
 
-def test_entries_of_different_numbers_of_subpartitions_are_damage():
-    one, two = (Delta(totals=(np.ones(n, np.int64),) * 2) for n in (2, 3))
-    with pytest.raises(CorruptShuffleError, match=r"have \[2, 3\] subpartitions"):
-        compose([one, two])
-
-
-def test_totals_of_a_multiple_of_subpartitions_count_modulo_the_fewest():
-    parts = [Delta(totals=(np.arange(n), np.arange(n) * 10)) for n in (8, 2, 4)]
-    for composed in (compose(parts), compose([parts[0], compose(parts[1:])])):
-        rows, sizes = composed.totals
-        assert rows.tolist() == [0 + 2 + 4 + 6 + 0 + 0 + 2, 1 + 3 + 5 + 7 + 1 + 1 + 3]
-        assert sizes.tolist() == [140, 210]
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=5), st.data())
+def test_totals_of_several_numbers_count_modulo_any_that_divides_all(numbers, data):
+    parts = [
+        Delta(totals=(rows, 10 * rows))
+        for rows in (np.array(data.draw(st.lists(st.integers(-9, 9), min_size=n, max_size=n)))
+                     for n in numbers)
+    ]  # fmt: skip
+    cut = data.draw(st.integers(0, len(parts)))
+    n = np.gcd.reduce(numbers)
+    expected = sum(part.totals[0].reshape(-1, n).sum(axis=0) for part in parts)
+    whole, joined = compose(parts), compose([compose(parts[:cut]), compose(parts[cut:])])
+    assert [len(of) for of in whole.totals] == [max(numbers)] * 2
+    for one, other in zip(whole.totals, joined.totals, strict=True):
+        assert one.tolist() == other.tolist()
+    assert [of.tolist() for of in sum_totals([whole.totals], n)] == [
+        expected.tolist(),
+        (10 * expected).tolist(),
+    ]

@@ -383,10 +383,7 @@ public final class CommitLog {
       }
       removed.addAll(record.removed);
       released = Math.max(released, record.released);
-      int length = record.totalRows.length;
-      check(length % n == 0, record.where,
-          "totals of " + length + " subpartitions, in a version of " + n);
-      for (int i = 0; i < length; i++) {
+      for (int i = 0; i < record.totalRows.length; i++) {
         numRows[i % n] += record.totalRows[i];
         numBytes[i % n] += record.totalBytes[i];
       }

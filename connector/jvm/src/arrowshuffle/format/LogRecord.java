@@ -17,8 +17,8 @@ import java.util.TreeMap;
  * after it.
  */
 final class LogRecord {
-  private static final Set<String> PUBLISH =
-      Set.of("overwrite", "append", "merge", "delete", "upsert", "rollback", "alter", "release");
+  private static final Set<String> PUBLISH = Set.of("overwrite", "append", "merge", "delete",
+      "upsert", "rollback", "alter", "rescale", "release");
   private static final Set<String> OTHERS =
       Set.of("pending", "pending-overwrite", "fence", "expire", "tag", "erase", "blank");
   private static final Set<String> OF_ONE_JOB =
@@ -106,6 +106,8 @@ final class LogRecord {
         sections.containsKey("totals") ? totals(sections.get("totals")) : new long[2][0];
     if (!isRange) {
       checkEntry(head, outputs);
+      check(!isVersion() || totals[0].length % state.numSubpartitions() == 0, where,
+          "totals of " + totals[0].length + " subpartitions");
     }
     // What an entry adds that publishes no version is of none.
     boolean isOfVersion = isRange || isVersion();
@@ -279,6 +281,11 @@ final class LogRecord {
     /** Whether the newest result was released as a whole. */
     boolean isEnded() {
       return ended > content;
+    }
+
+    /** Number of subpartitions of the newest version; its shape is checked where it is read. */
+    private long numSubpartitions() throws CorruptShuffleException {
+      return Math.max(1, json.inside("shape").naturalOr0("num_subpartitions"));
     }
 
     /** The shape of the newest version. */

@@ -26,6 +26,7 @@ public final class Shape implements Serializable {
   private final int[] columnIds;
   private final String sparkSchema;
   private final int numSubpartitions;
+  private final long rescaledTo;
   private final String partitioner;
   private final String kind;
   private final List<String> keys;
@@ -48,6 +49,7 @@ public final class Shape implements Serializable {
     long n = json.natural("num_subpartitions");
     check(n >= 1 && n <= MOST_SUBPARTITIONS, where, n + " subpartitions");
     numSubpartitions = (int) n;
+    rescaledTo = json.has("rescaled_to") ? json.natural("rescaled_to") : n;
     Json described = json.inside("partitioner");
     partitioner = described.toString();
     kind = described.text("kind");
@@ -126,6 +128,11 @@ public final class Shape implements Serializable {
   /** Number of subpartitions, n. */
   public int numSubpartitions() {
     return numSubpartitions;
+  }
+
+  /** Of new files, and after a merge of all, another number of subpartitions; empty: the same. */
+  public String afterMerge() {
+    return rescaledTo == numSubpartitions ? "" : ", " + rescaledTo + " after a merge";
   }
 
   /** The partitioner as JSON. */

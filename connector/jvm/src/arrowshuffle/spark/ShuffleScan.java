@@ -209,7 +209,7 @@ final class ShuffleScan implements Scan, Batch, SupportsReportPartitioning,
     String how = plan.ranges() == null
         ? plan.partitions().size() + " tasks, no partitioning: " + plan.why()
         : plan.ranges().numRanges() + " ranges of " + plan.ranges().numSubpartitions()
-            + " subpartitions by " + shape().keys();
+            + " subpartitions by " + shape().keys() + shape().afterMerge();
     String which = among == null ? "" : ", subpartitions " + shortened(among);
     String what = pushed.length() > MOST_SHOWN ? pushed.substring(0, MOST_SHOWN) + " ..." : pushed;
     return where + ", " + how + which + (conditions.isEmpty() ? "" : ", pushed " + what);
