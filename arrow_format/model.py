@@ -272,6 +272,8 @@ class MapStatus:
     subpartition_rows: Int64Array | None = None
     subpartition_bytes: Int64Array | None = None
     counters: Mapping[str, int] = field(default_factory=dict)
+    tombstones: MapOutput | None = None
+    """Of changes with deletions: see :mod:`arrow_format.jobs.tombstones`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -287,18 +287,20 @@ class Shuffle(Convertible, Maintained, Rows):
             As for :meth:`append`. No two rows may be equal in the columns of ``unique``, unless
             ``sequence_by`` says which is newer.
         row_kind
-            Of a change feed, whose rows come in the order of the changes: the column that says what
-            each does, in the words of Debezium (``c r u d``), Spark and Delta (``insert
-            update_postimage delete``) or Flink (``+I +U -D``). It is not stored. The last change of
-            each key counts, and a deletion needs the columns of ``unique`` alone; ``-U`` and
-            ``update_preimage`` are passed over. All changes are in memory together, in this
-            process. None: each row is there.
+            Of a change feed: the column that says what each change does, in the words of Debezium
+            (``c r u d``), Spark and Delta (``insert update_postimage delete``) or Flink
+            (``+I +U -D``). It is not stored. A deletion needs the columns of ``unique`` and
+            ``sequence_by`` alone; ``-U`` and ``update_preimage`` are passed over. Without a
+            sequence the rows come in the order of the changes, the last of each key counts, and all
+            are in memory together, in this process. None: each row is there.
         sequence_by
             The column of which a newer change of a row has a larger value, such as a position in
             the log of a database, or the time of the change; a null is less than all. Of several
             changes of a row the newest counts, in whatever order and in whichever upsert they come:
-            one that is older than the row that is there is dropped. Of equal ones the last counts,
-            in the order in which the shuffle has them.
+            one that is older than the row that is there is dropped, and so is one that is older
+            than the deletion of its row, as long as the version before that is kept. Of equal ones
+            the last counts, in the order in which the shuffle has them, and a row before a
+            deletion.
             It is kept with the shuffle: later upserts leave it out.
         expected_version, transaction
             As for :func:`~arrow_shuffle.write_shuffle`.
@@ -313,8 +315,8 @@ class Shuffle(Convertible, Maintained, Rows):
         DuplicateKeyError
             Two rows are equal in the columns of ``unique``, or one of these is null.
         OptionError
-            No columns of the shuffle identify a row; or ``row_kind`` is given where tasks of Spark
-            write, which keep no order.
+            No columns of the shuffle identify a row; or ``row_kind`` is given without a sequence
+            where tasks of Spark write, which keep no order.
         ShuffleNotFoundError, ResultReleasedError, SchemaError, StorageError, CommitConflictError
             As for :meth:`append`; nothing is left behind.
         """

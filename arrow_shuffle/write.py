@@ -43,6 +43,7 @@ def write_shuffle(
     combine: Mapping[str, str] | None = None,
     unique: str | Sequence[str] | None = None,
     sequence_by: str | None = None,
+    row_kind: str | None = None,
     mode: WriteMode = "errorifexists",
     options: WriteOptions | None = None,
     columns: Sequence[str] | None = None,
@@ -120,6 +121,9 @@ def write_shuffle(
     sequence_by
         Of shuffles with ``unique``: the column of which a newer change of a row has a larger value,
         see :meth:`Shuffle.upsert`. Given at the first write, or by an upsert; others leave it out.
+    row_kind
+        Of upserts with a sequence: the column that says what each change does, see
+        :meth:`Shuffle.upsert`. It is not stored.
     mode
         errorifexists, overwrite, append, upsert, replace_groups or ignore. ``upsert`` appends rows
         which replace those that are equal in the columns of ``unique``, ``replace_groups`` rows
@@ -189,6 +193,7 @@ def write_shuffle(
         combine=combine,
         unique=unique,
         sequence_by=sequence_by,
+        row_kind=row_kind,
         mode=mode,
         options=options,
         expected_version=expected_version,
@@ -246,12 +251,15 @@ def append_shuffle(
     )
     session = _session(source, spark, for_spark=for_spark, num_map_tasks=num_map_tasks)
     write = Write.like_newest(path, **how)
-    if row_kind is not None:
+    shape = write.view.shape
+    if row_kind is not None and (sequence_by or (shape is not None and shape.sequence_by)):
+        write = replace(write, row_kind=row_kind)
+    elif row_kind is not None:
         if session is not None:
             msg = (
                 f"row_kind={row_kind!r}: tasks of Spark keep no order of changes, so that the last "
-                "one of a key is not known. Give the changes to this process, in their order, or "
-                "reduce them before: upsert the rows that are there, and delete the others"
+                "one of a key is not known. Give sequence_by=, the column that is larger in a "
+                "newer change, or the changes to this process, in their order"
             )
             raise OptionError(msg)
         from arrow_shuffle.operation import Rows as RowsOfShuffle
@@ -259,16 +267,8 @@ def append_shuffle(
         if isinstance(source, RowsOfShuffle):
             msg = (
                 f"row_kind={row_kind!r}: rows of a shuffle come by subpartition, not in the order "
-                "of the changes; give a table in that order, source.to_table().sort_by('lsn')"
-            )
-            raise OptionError(msg)
-        shape = write.view.shape
-        if sequence_by is not None or (shape is not None and shape.sequence_by):
-            named = sequence_by or (shape and shape.sequence_name)
-            msg = (
-                f"row_kind={row_kind!r}: the changes of {write.storage.root} are ordered by "
-                f"{named!r}, and what was deleted has no row that would say when: a change that is "
-                "older than a deletion is not known to be. Upsert the rows that are there"
+                "of the changes; give sequence_by=, or a table in that order, "
+                "source.to_table().sort_by('lsn')"
             )
             raise OptionError(msg)
         before = find_receipt(write.storage, write.transaction)

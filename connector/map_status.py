@@ -35,6 +35,7 @@ STATUS_SCHEMA = (
     .add("num_rows", LongType(), nullable=False)
     .add("num_bytes", LongType(), nullable=False)
     .add("map_output", BinaryType(), nullable=False)
+    .add("tombstones", BinaryType(), nullable=True)
     .add("counters", StringType(), nullable=False)
     .add("totals", BinaryType(), nullable=True)
 )
@@ -60,6 +61,7 @@ def status_to_row(status: MapStatus) -> dict[str, Any]:
         "num_rows": status.output.num_rows,
         "num_bytes": status.output.num_bytes,
         "map_output": encode_outputs(MapOutputs.of([status.output])),
+        "tombstones": status.tombstones and encode_outputs(MapOutputs.of([status.tombstones])),
         "counters": msgspec.json.encode({k: v for k, v in status.counters.items() if v}).decode(),
         "totals": totals,
     }
@@ -86,12 +88,14 @@ def statuses_from_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[MapStatus]
 
 def _decoded(rows: Sequence[Mapping[str, Any]]) -> Iterator[MapStatus]:
     outputs = decode_each([bytes(row["map_output"]) for row in rows])
+    buried = iter(decode_each([bytes(of) for row in rows if (of := row["tombstones"])]))
     encoded = [row["totals"] for row in rows]
     totals = _decoded_totals(bytes(part) for part in encoded if part is not None)
     for output, part, row in zip(outputs, encoded, rows, strict=True):
         own = (None, None) if part is None else next(totals)
         counters = msgspec.json.decode(row["counters"], type=dict[str, Natural])
-        yield MapStatus(replace(output, position=None), own[0], own[1], counters)
+        tombstones = replace(next(buried), position=None) if row["tombstones"] else None
+        yield MapStatus(replace(output, position=None), own[0], own[1], counters, tombstones)
 
 
 def _decoded_totals(parts: Iterator[bytes]) -> Iterator[Totals]:

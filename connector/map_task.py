@@ -69,10 +69,12 @@ def begin_spark_job(
     combine: Mapping[str, str] | None = None,
     unique: str | Sequence[str] | None = None,
     sequence_by: str | None = None,
+    row_kind: str | None = None,
     options: WriteOptions | None,
     view: LogView | None = None,
 ) -> ShuffleJob:
     """Begin a job for rows of a schema from :func:`~connector.spark_types.stored_schema`."""
+    rows = StructType([field for field in schema.fields if field.name != row_kind])
     if isinstance(partitioner, HashPartitioner):
         check_keys(schema, partitioner.keys)
     if isinstance(partitioner, RangePartitioner):
@@ -89,8 +91,9 @@ def begin_spark_job(
         combine=combine,
         unique=unique,
         sequence_by=sequence_by,
+        row_kind=row_kind,
         options=options_of_tasks(options),
-        spark_schema=combined_spark_schema(schema, combine).json(),
+        spark_schema=combined_spark_schema(rows, combine).json(),
         # Spark itself where it started this process, else the process that drives Spark.
         owner=java_above() or this_process(),
         view=view,
@@ -175,6 +178,7 @@ class ShuffleMapTask(ChecksOnArrival):
         combine: Mapping[str, str] | None = None,
         unique: str | Sequence[str] | None = None,
         sequence_by: str | None = None,
+        row_kind: str | None = None,
         options: WriteOptions | None = None,
         case_sensitive: bool = False,
         storage_options: Mapping[str, str] | None = None,
@@ -192,6 +196,7 @@ class ShuffleMapTask(ChecksOnArrival):
             combine=combine,
             unique=unique,
             sequence_by=sequence_by,
+            row_kind=row_kind,
             options=options,
         )
 

@@ -39,6 +39,7 @@ def foreach_batch(
     combine: Mapping[str, str] | None = None,
     unique: str | Sequence[str] | None = None,
     sequence_by: str | None = None,
+    row_kind: str | None = None,
     mode: Literal["append", "upsert", "overwrite"] = "append",
     options: WriteOptions | None = None,
     application: str | None = None,
@@ -63,7 +64,7 @@ def foreach_batch(
     ----------
     path, keys, num_subpartitions, partitioner, sort_by, combine
         As for ``arrow_shuffle.write_shuffle``.
-    unique, sequence_by, options, storage_options
+    unique, sequence_by, row_kind, options, storage_options
         The same.
     mode
         ``append``; ``upsert``, whose rows replace those of the same ``unique``; or ``overwrite``,
@@ -98,6 +99,7 @@ def foreach_batch(
         "combine": combine,
         "unique": unique,
         "sequence_by": sequence_by,
+        "row_kind": row_kind,
         "mode": mode,
         "options": options,
         "storage_options": storage_options,

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow.dataset as ds
 import pytest
+from pyspark.errors import PySparkException
 
 import arrow_shuffle
 from arrow_shuffle import open_shuffle
-from arrow_shuffle.errors import DuplicateKeyError, SchemaError
+from arrow_shuffle.errors import DuplicateKeyError, OptionError, SchemaError
 from integration.programs.planner import plan_of, planning_session
 from integration.programs.ways import FAST
 from tests.support.guarantees import guarantee
@@ -199,3 +200,76 @@ def test_a_first_batch_may_have_several_changes_of_a_row(
     table = planning_session(spark, tmp_path).table("new")
     assert table.selectExpr("count(*)", "min(rev)").collect() == [(100, 200)]
     assert not shuffle.verify().problems
+
+
+@guarantee("deletions in any order")
+@pytest.mark.parametrize("way", ["verb", "foreach", "stream", "files"])
+def test_a_feed_with_deletions_comes_in_any_order(
+    spark: SparkSession, tmp_path: Path, way: str
+) -> None:
+    """Of each key a row, a deletion and a late change are in other tasks, and in two batches."""
+    path = tmp_path / "states"
+    rows = spark.range(1000).selectExpr("id AS k", "10L AS rev", "'old' AS state")
+    arrow_shuffle.write_shuffle(
+        rows, path, keys="k", unique="k", sequence_by="rev", num_subpartitions=6, options=FAST
+    )
+    # Keys below 600 are deleted by 20, those below 300 come again by 21; 15 is late for all these.
+    changes = spark.range(0, 3000, 1, 5).selectExpr(
+        "id % 1000 AS k",
+        "CASE id DIV 1000 WHEN 0 THEN 15 WHEN 1 THEN 20 ELSE 21 END AS rev",
+        "CASE WHEN id DIV 1000 = 1 THEN NULL ELSE concat('rev ', id DIV 1000) END AS state",
+        "CASE WHEN id DIV 1000 = 1 THEN IF(id % 1000 < 600, 'd', '-U')"
+        " WHEN id DIV 1000 = 2 AND id % 1000 >= 300 THEN 'update_preimage' ELSE 'u' END AS op",
+    )
+    files = tmp_path / "feed"
+    changes.write.parquet(str(files))
+    late = changes.where("rev = 15")
+    if way == "stream":
+        stream = spark.readStream.schema(changes.schema).option("maxFilesPerTrigger", 1)
+        writer = stream.parquet(str(files)).writeStream.format("arrow_shuffle")
+        writer = writer.options(upsert="true", rowKind="op").trigger(availableNow=True)
+        writer.option("checkpointLocation", str(tmp_path / "c")).start(str(path)).awaitTermination()
+    for number, batch in enumerate([changes, late, changes]):
+        if way == "verb":
+            open_shuffle(path).upsert(batch, row_kind="op")
+        elif way == "files":
+            feed = ds.dataset(str(files), format="parquet")
+            open_shuffle(path).upsert(feed, row_kind="op", spark=spark)
+        elif way == "foreach":
+            one = arrow_shuffle.foreach_batch(
+                path, keys="k", mode="upsert", row_kind="op", application="feed"
+            )
+            one(batch, number)
+        else:
+            writer = batch.write.format("arrow_shuffle").mode("append")
+            writer.options(upsert="true", rowKind="op").save(str(path))
+        expected = {k: "rev 2" if k < 300 else "rev 0" for k in range(1000) if not 300 <= k < 600}
+        for found in (
+            open_shuffle(path).to_table(),
+            spark.read.format("arrow_shuffle").load(str(path)).toArrow(),
+            planning_session(spark, tmp_path).table("states").toArrow(),
+        ):
+            assert found.schema.names == ["k", "rev", "state"]
+            states_of = zip(found["k"].to_pylist(), found["state"].to_pylist(), strict=True)
+            assert sorted(states_of) == sorted(expected.items())
+        if number == 0:
+            open_shuffle(path).merge("subpartition", spark=spark)
+    assert planning_session(spark, tmp_path).table("states").count() == 700
+    assert not open_shuffle(path).verify().problems
+
+
+def test_a_feed_is_refused_where_nothing_says_what_is_newest(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rows = spark.range(10).selectExpr("id AS k", "10L AS rev")
+    arrow_shuffle.write_shuffle(rows, tmp_path / "s", keys="k", unique="k", num_subpartitions=2)
+    feed = rows.selectExpr("*", "'x' AS op")
+    with pytest.raises(OptionError, match="sequence_by="):
+        open_shuffle(tmp_path / "s").upsert(feed, row_kind="op")
+    with pytest.raises(PySparkException, match="only an upsert takes changes"):
+        feed.write.format("arrow_shuffle").mode("append").option("rowKind", "op").save(
+            str(tmp_path / "s")
+        )
+    with pytest.raises(PySparkException, match="row 0 is 'x'"):
+        open_shuffle(tmp_path / "s").upsert(feed, row_kind="op", sequence_by="rev")
+    assert open_shuffle(tmp_path / "s").version == 1

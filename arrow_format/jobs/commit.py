@@ -18,7 +18,7 @@ from arrow_format.arrays.spark_schema_evolution import widen_schemas
 from arrow_format.errors import CorruptShuffleError, ShuffleError
 from arrow_format.jobs.back_pressure import await_consumers
 from arrow_format.jobs.cleanup import abort_job, append_entry, remove_losers
-from arrow_format.jobs.map_outputs import check_files, complete_outputs
+from arrow_format.jobs.map_outputs import CompleteOutputs, check_files, complete_outputs
 from arrow_format.jobs.receipt import ShuffleReceipt
 from arrow_format.jobs.target import (
     as_now_called,
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
     from arrow_format.jobs.job import ShuffleJob
     from arrow_format.log.reader import LogView
-    from arrow_format.log.totals import Totals
     from arrow_format.log.transactions import CommittedTransaction
     from arrow_format.model import MapStatus, Transaction
     from arrow_format.storage.open import Storage
@@ -131,13 +130,12 @@ def commit_job(
     mode = check_mode(mode)
     check_version_number(expected_version)
     log = CommitLog(job.storage)
-    outputs, totals, counters = complete_outputs(job, statuses, expected_map_outputs)
+    complete = complete_outputs(job, statuses, expected_map_outputs)
     commit = _Commit(
-        job=dataclasses.replace(job, num_map_tasks=len(outputs)),
+        job=dataclasses.replace(job, num_map_tasks=len(complete.outputs)),
         log=log,
-        outputs=outputs,
-        totals=totals,
-        counters={k: min(count, MAX_INTEGER) for k, count in counters.items() if count},
+        complete=complete,
+        counters={k: min(count, MAX_INTEGER) for k, count in complete.counters.items() if count},
         mode=mode,
         transaction=transaction,
         pending=pending,
@@ -166,8 +164,7 @@ class _Commit:
 
     job: ShuffleJob
     log: CommitLog
-    outputs: MapOutputs
-    totals: Totals
+    complete: CompleteOutputs
     counters: dict[str, int]
     mode: str
     transaction: Transaction | None
@@ -184,7 +181,7 @@ class _Commit:
     @cached_property
     def with_ids(self) -> Callable[..., MapOutputs]:
         """Give columns of the map outputs their ids; one object for tries with equal ids."""
-        return lru_cache(1)(self.outputs.with_columns)
+        return lru_cache(1)(self.complete.outputs.with_columns)
 
     def entry(self, view: LogView) -> LogEntry | None:
         """Return the entry to add; None where there is nothing to commit. As a ``decide``."""
@@ -202,7 +199,7 @@ class _Commit:
             "job_id": job.job_id,
             "transaction": self.transaction,
             "map_outputs": outputs,
-            "totals": self.totals,
+            "totals": self.complete.totals,
             "counters": self.counters,
         }
         state = self._pending_state(view)
@@ -213,7 +210,15 @@ class _Commit:
             return draft(view, kind, state=state, **fields)
         operation = self._operation(newest)
         if shape.unique or (self.mode == "replace_groups" and operation == UPSERT):
-            replaced = self.unique_rows.replaced(view, shape, outputs, operation, self.mode)
+            tombstones = self.complete.tombstones
+            if tombstones:
+                of_columns = tuple(ids.by_name[name] for name in job.tombstone_columns)
+                tombstones = [
+                    dataclasses.replace(each, column_ids=of_columns) for each in tombstones
+                ]
+            replaced = self.unique_rows.replaced(
+                view, shape, outputs, tombstones, operation, self.mode
+            )
             if replaced.masks:
                 placed = replaced.own.at_version(view.newest + 1)
                 fields["map_outputs"] = MapOutputs.concat([replaced.outputs, placed])
@@ -221,7 +226,8 @@ class _Commit:
                     fields["removed"] = replaced.inputs.keys
                 elif operation == UPSERT:
                     operation = "append"  # older changes of its own alone were left out
-                fields["totals"] = sum_totals([self.totals, replaced.totals], job.num_subpartitions)
+                totals = [self.complete.totals, replaced.totals]
+                fields["totals"] = sum_totals(totals, job.num_subpartitions)
             elif operation == UPSERT:
                 operation = "append"  # which it is, and which readers of changes follow
         return draft(view, operation, state={"shape": shape, **state}, **fields)
@@ -229,7 +235,7 @@ class _Commit:
     @cached_property
     def unique_rows(self) -> UniqueRows:
         """What looks for rows that have the identity of these."""
-        return UniqueRows(self.job, self.log, self.totals[0], self.gone)
+        return UniqueRows(self.job, self.log, self.complete, self.gone)
 
     def _is_done(self, view: LogView) -> bool:
         """Whether another commit did all that this one would do."""
@@ -268,8 +274,9 @@ class _Commit:
         """
         if not self.are_checked:
             advice = "it was removed or changed before the commit. Write the rows again"
-            listed = self.job.files() if len(self.outputs) >= LISTED_OUTPUTS else None
-            check_files(self.job.storage, self.outputs, advice, listed)
+            outputs, tombstones = self.complete.outputs, self.complete.tombstones
+            listed = self.job.files() if len(outputs) >= LISTED_OUTPUTS else None
+            check_files(self.job.storage, [*outputs, *tombstones], advice, listed)
             self.are_checked = True
 
     def _shape(
@@ -287,7 +294,7 @@ class _Commit:
         result = self._result(job, waiting or appended_to)
         if newest is not None and not self.pending:
             # Here, where the number is chosen: a commit that comes during the wait takes it first.
-            _await_consumers(job, self.outputs, newest.result, result, self.mode)
+            _await_consumers(job, self.complete.outputs, newest.result, result, self.mode)
         earlier = (appended_to, waiting) if keeps_rows(self.mode) else ()
         # In it the rows are read together with those of earlier entries.
         schema, spark_schema = reduce(

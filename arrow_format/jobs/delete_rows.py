@@ -34,6 +34,7 @@ from arrow_format.jobs.replacement import (
     open_to_replace,
     replace_outputs,
 )
+from arrow_format.jobs.tombstones import masked, metadata_of
 from arrow_format.keys.key_set import KeySet
 from arrow_format.keys.partitioner import HashPartitioner, key_columns
 from arrow_format.keys.range_partitioner import RangePartitioner
@@ -48,6 +49,7 @@ from arrow_format.model import MapOutput, Transaction
 from arrow_format.options import WriteOptions, check_flag, check_write_options, ignore
 from arrow_format.read.index_cache import IndexCache
 from arrow_format.read.key_search import Matches, search
+from arrow_format.read.tombstones import entry_of, opened, shape_of, unmasked
 from arrow_format.storage.local_dirs import WriteRoots, known_roots
 from arrow_format.storage.open import Place, open_storage
 from arrow_format.storage.root_owner import directory_id
@@ -138,10 +140,11 @@ class _Holding:
     output: MapOutput
     matches: tuple[Matches, ...]
     """In each of its files."""
+    are_tombstones: bool = False
 
     @property
     def num_rows(self) -> int:
-        return sum(matches.num_rows for matches in self.matches)
+        return 0 if self.are_tombstones else sum(each.num_rows for each in self.matches)
 
 
 @dataclass(slots=True)
@@ -214,21 +217,29 @@ class _Deletion:
         if not len(self._keys):
             return receipt if self._once is None else self._ask(receipt)
         holding = self._search(self._newest, self._shuffle.map_outputs)
+        if self._erase and len(tombstones := self._shuffle.snapshot.tombstones):
+            holding += self._search(self._newest, tombstones, are_tombstones=True)
         log = CommitLog(
             self._shuffle.storage
         )  # keeps what it has read: not while files are written
         receipt = log.read(lambda view: self._with_others(receipt, log, view))
         return self._carry_out(receipt, holding) if holding else self._ask(receipt)
 
-    def _search(self, version: LogEntry, outputs: Sequence[MapOutput]) -> list[_Holding]:
+    def _search(
+        self, version: LogEntry, outputs: Sequence[MapOutput], *, are_tombstones: bool = False
+    ) -> list[_Holding]:
         """Return the map outputs that hold rows of the keys; in subpartitions of the version."""
         files = [(output, file) for output in outputs for file in output.files]
-        indexes = self._indexes.indexes_of(version, files)
-        by_file = search(
-            indexes, self._keys, version.data_schema, self._on_bytes, with_rows=not self._erase
-        )
+        indexes, schema = self._indexes.indexes_of(version, files), version.data_schema
+        if are_tombstones:
+            indexes = opened(version, outputs, self._indexes)
+            schema = shape_of(version.shape).data_schema
+        by_file = search(indexes, self._keys, schema, self._on_bytes, with_rows=not self._erase)
         matches = (by_file.get(number, Matches()) for number in count())
-        each = [_Holding(output, tuple(islice(matches, len(output.files)))) for output in outputs]
+        each = [
+            _Holding(output, tuple(islice(matches, len(output.files))), are_tombstones)
+            for output in outputs
+        ]
         return [holding for holding in each if self._is_due(holding)]
 
     def _is_due(self, holding: _Holding) -> bool:
@@ -374,7 +385,7 @@ class _Deletion:
             else:
                 changes, totals = mask_rows(job, map(self._masked, holding))
             outputs = MapOutputs.of(output for change in changes for output in change.outputs)
-            written = outputs.with_columns(job.known, job.unlogged) if self._erase else outputs
+            written = outputs.with_missing_columns(job.known, job.unlogged)
             back = self._bounds.looked_back(after) if self._erase else None
             lost = np.flatnonzero(totals[0])
             receipt = replace(
@@ -427,23 +438,28 @@ class _Deletion:
         self, job: ShuffleJob, roots: WriteRoots, number: int, holding: _Holding, totals: Totals
     ) -> Replacement:
         """Write one map output without the rows, and add to the totals per subpartition."""
-        output = holding.output
-        deleter = RowDeleter(
-            self._keys, roots, job.metadata(number, 0), job.options, self._on_bytes
-        )
+        output, version, metadata = holding.output, self._newest, job.metadata(number, 0)
+        if holding.are_tombstones:
+            totals = np.zeros_like(totals[0]), np.zeros_like(totals[1])  # which are without them
+            output, version = unmasked(output), entry_of(version)
+            metadata = metadata_of(job, version, number)
+        deleter = RowDeleter(self._keys, roots, metadata, job.options, self._on_bytes)
         files = []
         for place, (file, matches) in enumerate(zip(output.files, holding.matches, strict=True)):
             name = f"{number:05d}-0-{secrets.token_hex(6)}-{place}"
-            index = self._indexes.index_of(self._newest, output, file)
+            index = self._indexes.index_of(version, output, file)
             written, added = deleter.write(index, matches, partial(job.path_in, number, name))
             for total, part in zip(totals, sum_totals([added], len(totals[0])), strict=True):
                 total += part
             if written is not None:
                 files.append(written)
         if not files:
-            return Replacement((output,), ())
-        kept = MapOutput(job.job_id, number, 0, tuple(files), output.position)
-        return Replacement((output,), (kept,))
+            return Replacement((holding.output,), ())
+        kept = MapOutput(job.job_id, metadata.map_task, 0, tuple(files), output.position)
+        if holding.are_tombstones:
+            kept = replace(kept, column_ids=version.shape.column_ids)
+            (kept,) = masked(job, self._newest, [kept], self._indexes)
+        return Replacement((holding.output,), (kept,))
 
     def _files_of(self, outputs: Iterable[MapOutput]) -> tuple[HoldingFile, ...]:
         """Return the files of map outputs, with the ids of the local directories they are in."""

@@ -24,6 +24,7 @@ from arrow_format.concurrency import run_concurrently
 from arrow_format.errors import OptionError, SchemaError, StorageError
 from arrow_format.filters.spark_rules import char_lengths, collations
 from arrow_format.format.statistics import chosen_columns
+from arrow_format.ingest.row_kinds import check_row_kind, split_changes
 from arrow_format.jobs.job_files import all_digits, digits_of, job_directory
 from arrow_format.keys.combination import as_combined, check_combine, combined_schema
 from arrow_format.keys.partitioner import (
@@ -33,12 +34,18 @@ from arrow_format.keys.partitioner import (
     can_be_asked,
 )
 from arrow_format.keys.range_partitioner import RangePartitioner
-from arrow_format.keys.row_identity import check_sequence, check_unique
+from arrow_format.keys.row_identity import check_sequence, check_unique, names_of
 from arrow_format.keys.sort_keys import SortBy, check_sort_by
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.identity import claim_roots
 from arrow_format.log.reader import LogView
-from arrow_format.model import BROADCAST, MAX_INTEGER, MapStatus, PartitionedFileMetadata
+from arrow_format.model import (
+    BROADCAST,
+    MAX_INTEGER,
+    MapOutput,
+    MapStatus,
+    PartitionedFileMetadata,
+)
 from arrow_format.options import WriteOptions, check_integer, check_num_subpartitions, check_type
 from arrow_format.process_identity import ProcessIdentity, this_process
 from arrow_format.read.rows import Rows
@@ -54,12 +61,14 @@ from arrow_format.storage.protocol import SHARED_PATH, ObjectNotFoundError
 from arrow_format.storage.root_owner import LocalRoot, Marker, list_roots
 from arrow_format.write.combining import Combiner
 from arrow_format.write.result_partition import SortMergeResultPartition
+from arrow_format.write.tombstones import FIRST_MAP_TASK, TombstoneWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
+    from arrow_format.log.state import VersionShape
     from arrow_format.storage.open import ObjectStat
 
 T = TypeVar("T")
@@ -91,6 +100,8 @@ class ShuffleJob:
     """Columns that identify a row; empty where nothing does, and where what is there says it."""
     sequence_by: str | None = None
     """The column whose largest value is the newest change of a row; None where nothing says it."""
+    row_kind: str | None = None
+    """The column of the rows given to map tasks that says what a change does; None: all add."""
     source_schema: pa.Schema | None = None
     """Columns of the rows that map tasks are given; None: those of :attr:`data_schema`."""
     statistics: tuple[str, ...] = ()
@@ -106,6 +117,11 @@ class ShuffleJob:
     has_directory: bool = False
     """Whether the driver made :attr:`directory` before any task. Then a task that does not find it
     fails, because the job was aborted; if it made it again, its files would never be removed."""
+
+    @property
+    def tombstone_columns(self) -> tuple[str, ...]:
+        """Columns of its tombstones: what identifies a row, and last the sequence of changes."""
+        return () if self.sequence_by is None else (*self.unique, self.sequence_by)
 
     @property
     def directory(self) -> str:
@@ -206,6 +222,7 @@ def begin_job(
     combine: Mapping[str, str] | None = None,
     unique: str | Sequence[str] | None = None,
     sequence_by: str | None = None,
+    row_kind: str | None = None,
     options: WriteOptions | None = None,
     spark_schema: str | None = None,
     owner: ProcessIdentity | None = None,
@@ -219,14 +236,23 @@ def begin_job(
     ``spark_schema`` is Spark's JSON of it, for reading through Spark. ``owner`` is the application
     that makes the result; this process when None. ``view`` is the log as the caller saw it; it is
     read, by :func:`log_before_write`, when None.
+    ``row_kind`` is a column of ``schema`` that is not stored, and not in ``spark_schema``.
     """
     num_subpartitions = check_num_subpartitions(num_subpartitions)
     options = WriteOptions() if options is None else options
     check_type("options", options, WriteOptions)
     partitioner = as_described(partitioner)
     given = data_schema(schema)
-    combine = check_combine(given, combine, partitioner, evolves=options.schema_evolution)
-    stored = combined_schema(given, combine)
+    storage = open_storage(path)
+    view = log_before_write(storage) if view is None else view
+    rows, there = given, view.state.shape
+    if row_kind is not None:
+        if there is not None:
+            unique = unique or there.unique_names
+            sequence_by = sequence_by or there.sequence_name
+        rows = _rows_of_changes(given, row_kind, names_of(unique), sequence_by, there)
+    combine = check_combine(rows, combine, partitioner, evolves=options.schema_evolution)
+    stored = combined_schema(rows, combine)
     partitioner.check(stored)
     if isinstance(partitioner, RangePartitioner):
         partitioner = partitioner.fitted(stored, num_subpartitions)
@@ -235,8 +261,6 @@ def begin_job(
     keys = [name for name, _ in (*sort_by, *range_keys)]
     statistics = chosen_columns(options.statistics, stored, keys)
     unique = check_unique(stored, unique, partitioner, combine, char_lengths(spark_schema))
-    storage = open_storage(path)
-    view = log_before_write(storage) if view is None else view
     check_local_dirs(storage.root, options.local_dirs)
     return ShuffleJob(
         storage=storage,
@@ -252,19 +276,47 @@ def begin_job(
         sequence_by=check_sequence(
             stored,
             sequence_by,
-            unique or (() if view.state.shape is None else view.state.shape.unique_names),
+            unique or (() if there is None else there.unique_names),
             collations(spark_schema, [sequence_by] if isinstance(sequence_by, str) else ()),
         ),
-        source_schema=given if combine else None,
+        row_kind=row_kind,
+        source_schema=given if combine or row_kind else None,
         statistics=statistics,
         unlogged=only_hashed(partitioner, sort_by) if options.statistics is None else (),
         options=options,
         makes_root=view.last is None and storage.stat("") is None,
         base_version=view.newest,
-        known=NO_COLUMNS if view.state.shape is None else view.state.shape.columns,
+        known=NO_COLUMNS if there is None else there.columns,
         view=view,
         owners=(owner or this_process(),),
     )
+
+
+def _rows_of_changes(
+    given: pa.Schema,
+    row_kind: str,
+    unique: Sequence[str],
+    sequence_by: str | None,
+    there: VersionShape | None,
+) -> pa.Schema:
+    """Return the columns of the rows that changes in any order leave; raises as `begin_job`."""
+    if not unique:
+        msg = f"row_kind={row_kind!r}: nothing identifies a row, so no change is one of it"
+        raise OptionError(msg)
+    if sequence_by is None:
+        msg = (
+            f"row_kind={row_kind!r}: tasks keep no order of changes, so that a column has to say "
+            "which is newest: give sequence_by=. Changes in their order go to one process"
+        )
+        raise OptionError(msg)
+    if there is not None and row_kind in there.data_schema.names:
+        msg = (
+            f"row_kind={row_kind!r}: the shuffle has such a column, of which the rows would have "
+            "no value; rename it in the changes"
+        )
+        raise OptionError(msg)
+    check_row_kind(given, row_kind, (*unique, sequence_by))
+    return given.remove(given.get_field_index(row_kind))
 
 
 def log_before_write(storage: Storage) -> LogView:
@@ -303,7 +355,8 @@ def run_map_task(
     write takes the next batches, none of which have subpartitions; otherwise only the calling one.
     On an exception nothing of this attempt is left, and no thread takes batches.
     """
-    map_task = check_integer("map_task", map_task, 0, MAX_INTEGER, "a map task")
+    most = MAX_INTEGER if job.row_kind is None else FIRST_MAP_TASK - 1
+    map_task = check_integer("map_task", map_task, 0, most, "a map task")
     attempt = check_integer("attempt", attempt, 0, MAX_INTEGER, "an attempt")
     metadata = job.metadata(map_task, attempt)
     assign = job.partitioner.bind(job.data_schema, job.num_subpartitions, map_task)
@@ -322,8 +375,13 @@ def run_map_task(
             job.open_local_roots(),
             combiner,
         ) as partition,
+        TombstoneWriter(
+            storage, job.directory_of(map_task), metadata, job.partitioner, job.options
+        ) as tombstones,
     ):
         for number, batch in enumerate(partition.ahead(batches) if reads_ahead else batches):
+            if isinstance(batch, Rows) and job.row_kind is not None:
+                batch = batch.batch  # each is placed again, as its deletions are
             if isinstance(batch, Rows):
                 rows = normalise(batch.batch, source_schema)
                 if combiner is None:
@@ -339,6 +397,9 @@ def run_map_task(
                 )
                 raise SchemaError(msg)
             for rows in stored_batches(batch, source_schema):
+                if job.row_kind is not None:
+                    rows, gone = split_changes(rows, job.row_kind, job.tombstone_columns)
+                    tombstones.add(gone)
                 if combiner is not None:
                     for cast in as_combined(rows, job.data_schema):
                         partition.combine(cast)
@@ -347,15 +408,19 @@ def run_map_task(
                     ids = np.asarray(assign(rows))
                     _check_assignment(job, ids, rows.num_rows)
                 partition.emit(rows, ids)
-        status = partition.finish()
+        status = replace(partition.finish(), tombstones=tombstones.finish())
     # Subpartitions that rows came with are those that such a partitioner gave them.
     return _marked(status) if can_be_asked(job.partitioner) else status
 
 
 def _marked(status: MapStatus) -> MapStatus:
     """Return a status whose files say that each row is where the partitioner places it."""
-    files = tuple(replace(file, placed=True) for file in status.output.files)
-    return replace(status, output=replace(status.output, files=files))
+
+    def marked(output: MapOutput) -> MapOutput:
+        return replace(output, files=tuple(replace(file, placed=True) for file in output.files))
+
+    tombstones = status.tombstones and marked(status.tombstones)
+    return replace(status, output=marked(status.output), tombstones=tombstones)
 
 
 @contextmanager

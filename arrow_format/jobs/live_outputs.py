@@ -63,23 +63,22 @@ def _entries_of_versions(
 def superseded_outputs(log: LogReader, view: LogView, version: Snapshot) -> list[MapOutput]:
     """Return map outputs of earlier versions and of tags that a version does not have.
 
-    Only entries are read of which the version lacks a map output.
+    Its tombstones may be apart. Only entries are read of which the version lacks a map output.
     """
     ends = log.ended_jobs(view)
     number, outputs, fenced = (
         to_numpy(ends.column(name).combine_chunks()) for name in ("number", "num_outputs", "fenced")
     )
     is_added = (number > view.oldest) & (number <= version.version) & ~np.asarray(fenced, bool)
-    chosen = np.unique(number[is_added & (num_among(ends, version.map_outputs) < outputs)])
+    there = version.all_outputs
+    chosen = np.unique(number[is_added & (num_among(ends, there) < outputs)])
     entries = log.records(chosen.tolist()).values()
     named = [
         *_of_versions(log, view, view.oldest, version.version),
         *(entry.map_outputs for entry in entries if entry.is_version),
     ]
     lacking = {
-        key_of(output): output
-        for outputs_ in named
-        for output in outputs_.without(version.map_outputs.keys)
+        key_of(output): output for outputs_ in named for output in outputs_.without(there.keys)
     }
     return list(lacking.values())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
@@ -13,25 +13,41 @@ from arrow_format.concurrency import run_concurrently
 from arrow_format.errors import CorruptShuffleError, ShuffleError
 from arrow_format.log.framing import MALFORMED
 from arrow_format.log.outputs import MapOutputs, decode_outputs, encode_outputs
+from arrow_format.log.totals import sum_totals
 from arrow_format.model import Natural
 from arrow_format.options import normal_directory
 from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.local_dirs import ReadRoots
 from arrow_format.write.counters import sum_counters
+from arrow_format.write.tombstones import FIRST_MAP_TASK
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from arrow_format.jobs.job import ShuffleJob
     from arrow_format.log.totals import Totals
-    from arrow_format.model import MapOutput, MapStatus, PartitionedFile
+    from arrow_format.model import Int64Array, MapOutput, MapStatus, PartitionedFile
     from arrow_format.storage.open import ObjectStat, Storage
+
+
+class CompleteOutputs(NamedTuple):
+    """The map outputs of a job, each of one attempt."""
+
+    outputs: MapOutputs
+    """By map task."""
+    totals: Totals
+    """Their rows and bytes per subpartition."""
+    counters: dict[str, int]
+    tombstones: Sequence[MapOutput]
+    """By map task; see :mod:`arrow_format.jobs.tombstones`."""
+    tombstone_rows: Int64Array
+    """Their rows per subpartition."""
 
 
 def complete_outputs(
     job: ShuffleJob, statuses: Iterable[MapStatus], expected: int | None
-) -> tuple[MapOutputs, Totals, dict[str, int]]:
-    """Return the map outputs by map task, and of all: rows and bytes per subpartition, counters.
+) -> CompleteOutputs:
+    """Return the map outputs of a job, one of each map task.
 
     Statuses are taken one by one and not kept: their totals would take gigabytes where there are
     tens of thousands of map tasks and subpartitions. Totals that are absent or do not add up are
@@ -41,11 +57,13 @@ def complete_outputs(
     there is more than one of a map task.
     """
     n = job.num_subpartitions
-    outputs, uncounted = [], []
+    outputs, uncounted, tombstones = [], [], []
     totals = np.zeros(n, np.int64), np.zeros(n, np.int64)
     counters: dict[str, int] = {}
     for status in statuses:
         outputs.append(status.output)
+        if status.tombstones is not None:
+            tombstones.append(status.tombstones)
         counters = sum_counters([counters, _counters_of(job, status)])
         own = _own_totals(status, n)
         if own is None:
@@ -55,7 +73,10 @@ def complete_outputs(
     complete = in_task_order(job, outputs, expected)
     for read in _read_totals(job, uncounted):
         _add(totals, read)
-    return complete, totals, counters
+    tombstones.sort(key=lambda output: output.map_task)
+    _check_tombstones(job, tombstones, [output.map_task for output in complete])
+    tombstone_rows, _ = sum_totals([*_read_totals(job, tombstones)], n)
+    return CompleteOutputs(complete, totals, counters, tombstones, tombstone_rows)
 
 
 def _counters_of(job: ShuffleJob, status: MapStatus) -> dict[str, int]:
@@ -83,13 +104,7 @@ def in_task_order(
 ) -> MapOutputs:
     """Return map outputs by map task; raises ShuffleError as :func:`complete_outputs`."""
     outputs = sorted(outputs, key=lambda output: output.map_task)
-    foreign = [output for output in outputs if output.job_id != job.job_id]
-    if foreign:
-        msg = (
-            f"{job.storage.root}: map task {foreign[0].map_task} is of job {foreign[0].job_id}, "
-            f"not of {job.job_id}; nothing was committed"
-        )
-        raise ShuffleError(msg)
+    _check_job(job, outputs)
     count = len(outputs) if expected is None else expected
     tasks = [output.map_task for output in outputs]
     times = Counter(tasks)
@@ -102,11 +117,37 @@ def in_task_order(
             f"{twice[:5] or 'none'}); nothing was committed"
         )
         raise ShuffleError(msg)
+    _check_files_of(job, outputs)
+    return MapOutputs.of(outputs)
+
+
+def _check_tombstones(
+    job: ShuffleJob, tombstones: Sequence[MapOutput], tasks: Sequence[int]
+) -> None:
+    """Raise ShuffleError where tombstones are not those of map tasks of a job, once of each."""
+    _check_job(job, tombstones)
+    known = Counter(FIRST_MAP_TASK + task for task in tasks)
+    for output in tombstones:
+        if not known.pop(output.map_task, 0):
+            raise ShuffleError(_refused(job, output, "has tombstones of another map task"))
+    _check_files_of(job, tombstones)
+
+
+def _check_job(job: ShuffleJob, outputs: Sequence[MapOutput]) -> None:
+    foreign = [output for output in outputs if output.job_id != job.job_id]
+    if foreign:
+        msg = (
+            f"{job.storage.root}: map task {foreign[0].map_task} is of job {foreign[0].job_id}, "
+            f"not of {job.job_id}; nothing was committed"
+        )
+        raise ShuffleError(msg)
+
+
+def _check_files_of(job: ShuffleJob, outputs: Sequence[MapOutput]) -> None:
     all_are_readable = next(_refused_by_readers(outputs), None) is None
     for output in outputs:
         for problem in _problems(job, output, is_readable=all_are_readable):
             raise ShuffleError(_refused(job, output, problem))
-    return MapOutputs.of(outputs)
 
 
 def _refused_by_readers(outputs: Sequence[MapOutput]) -> Iterator[str]:

@@ -25,6 +25,7 @@ from arrow_format.jobs.replacement import (
     replace_outputs,
 )
 from arrow_format.jobs.rescale import rescale_shuffle
+from arrow_format.jobs.tombstones import merged as merged_tombstones
 from arrow_format.keys.partitioner import partitioner_from_description
 from arrow_format.log.conflicts import check_version_number
 from arrow_format.options import (
@@ -278,7 +279,10 @@ def merge_with(
     work = _work_of(shuffle, plan, policy)
 
     def write(job: ShuffleJob) -> tuple[list[Replacement], Totals]:
-        return work.replacements(job, run(job, work))
+        changes, added = work.replacements(job, run(job, work))
+        if len(shuffle.snapshot.tombstones):
+            changes += merged_tombstones(shuffle.snapshot, job, work.num_tasks)
+        return changes, added
 
     with expiry_is_conflict("merge", shuffle):
         replaced, merged = replace_outputs(
@@ -290,6 +294,7 @@ def merge_with(
             expected_version,
             fit=lambda job: RebasedMerge(shuffle.snapshot, job).fitted,
         )
+    replaced, merged = replaced.readable(), merged.readable()
     return MergeReport(
         plan,
         merged.version,

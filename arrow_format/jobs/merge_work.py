@@ -289,7 +289,7 @@ class SubpartitionMerge:
         self, job: ShuffleJob, statuses: Iterable[MapStatus]
     ) -> tuple[list[Replacement], Totals]:
         """Return one replacement: of all map outputs."""
-        outputs, (rows, sizes), _ = complete_outputs(job, statuses, self.num_tasks)
+        outputs, (rows, sizes), *_ = complete_outputs(job, statuses, self.num_tasks)
         shuffle = self.shuffle
         n = shuffle.num_subpartitions
         rows, sizes = sum_totals([(rows, sizes)], n)  # new files may have a multiple

@@ -109,4 +109,5 @@ class RebasedMerge:
 
     def _totals(self, outputs: Sequence[MapOutput]) -> Totals:
         n = self._job.num_subpartitions
-        return sum_totals([index.totals for index in self._opened(outputs)], n)
+        with_rows = [output for output in outputs if output.num_rows]  # tombstones have none
+        return sum_totals([index.totals for index in self._opened(with_rows)], n)

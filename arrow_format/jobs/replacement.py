@@ -223,8 +223,7 @@ def _commit(
                     changes, totals = fitted(replacements, added, composed.map_outputs)
                 inputs = MapOutputs.of(chain.from_iterable(change.inputs for change in changes))
                 outputs = MapOutputs.of(chain.from_iterable(change.outputs for change in changes))
-                if not any(output.column_ids for output in outputs):  # else inputs with a mask
-                    outputs = outputs.with_columns(job.known, job.unlogged)
+                outputs = outputs.with_missing_columns(job.known, job.unlogged)
                 check_inputs(log.root, composed.map_outputs, inputs)
             entry = draft(
                 view,

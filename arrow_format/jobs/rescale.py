@@ -136,7 +136,8 @@ def rescaled(
     is_finer = counted is None or len(counted[0]) % n == 0
     if before.newest.num_subpartitions % n == 0 and is_finer:
         return entry
-    totals = more_than(totals_of_outputs(log, entry, outputs, indexes), before)
+    with_rows, _ = outputs.apart()
+    totals = more_than(totals_of_outputs(log, entry, with_rows, indexes), before)
     return replace(entry, content=dataclasses.replace(entry.content, totals=totals))
 
 

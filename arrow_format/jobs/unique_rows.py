@@ -23,6 +23,7 @@ from arrow_format.arrays.selection import take
 from arrow_format.errors import CommitConflictError, DuplicateKeyError
 from arrow_format.filters.keys import stored_keys, subpartitions_of_keys
 from arrow_format.jobs.mask_rows import MaskedRows, mask_rows
+from arrow_format.jobs.tombstones import masked as masked_tombstones
 from arrow_format.keys.key_set import KeySet
 from arrow_format.keys.last_positions import last_positions
 from arrow_format.keys.partitioner import (
@@ -37,6 +38,7 @@ from arrow_format.log.totals import sum_totals
 from arrow_format.options import ignore
 from arrow_format.read.index_cache import IndexCache
 from arrow_format.read.key_search import FoundRows, Matches, keys_in, rows_of_keys, search
+from arrow_format.read.tombstones import opened, shape_of
 from arrow_format.read.unique_keys import (
     groups_of,
     not_newest,
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from arrow_format.jobs.job import ShuffleJob
+    from arrow_format.jobs.map_outputs import CompleteOutputs
     from arrow_format.log.commit_log import CommitLog
     from arrow_format.log.entry import LogEntry
     from arrow_format.log.reader import LogView
@@ -78,19 +81,23 @@ class Replaced:
 class UniqueRows:
     """Looks for rows that have the identity of those of a job. For one commit.
 
-    ``num_rows`` are the rows of each subpartition of the job. Of the keys ``gone``, whose
-    columns are called by their ids, no row is left but those of the job, which has none of them
-    unless groups are replaced.
+    ``complete`` is what the job has. Of the keys ``gone``, whose columns are called by their ids,
+    no row is left but those of the job, which has none of them unless groups are replaced.
     """
 
     def __init__(
-        self, job: ShuffleJob, log: CommitLog, num_rows: Int64Array, gone: pa.RecordBatch | None
+        self,
+        job: ShuffleJob,
+        log: CommitLog,
+        complete: CompleteOutputs,
+        gone: pa.RecordBatch | None,
     ) -> None:
         self._job = job
         self._gone = gone
-        self._num_rows = num_rows
+        self._num_rows = complete.totals[0]
         self._root = log.root
         self._newest = NewestVersion(log)
+        self._counts = self._num_rows + complete.tombstone_rows
         self._n = 0
         """Subpartitions of the version that was searched last; 0 before that."""
         self._groups: list[NDArray[np.bool_]] = []
@@ -104,19 +111,30 @@ class UniqueRows:
         """Keys of the job, where they are few; None before they were read."""
         self._now: dict[str, MapOutput] = {}
         """Map outputs of the newest version by their places."""
+        self._buried: dict[str, MapOutput] = {}
+        """Its tombstones by theirs."""
+        self._with_masks: tuple[Sequence[MapOutput], Sequence[MapOutput]] = ((), ())
+        """Tombstones of the job, and these with the masks that were put."""
         self._found: dict[str, list[Matches]] = {}
         """Of each that was searched, what each of its files has of the keys."""
 
     def replaced(
-        self, view: LogView, shape: VersionShape, own: MapOutputs, operation: str, mode: str
+        self,
+        view: LogView,
+        shape: VersionShape,
+        own: MapOutputs,
+        tombstones: Sequence[MapOutput],
+        operation: str,
+        mode: str,
     ) -> Replaced:
         """Return what is left of the newest version where its rows make way for those of a job.
 
-        ``own`` are the map outputs of the job, with the ids of their columns, and ``shape`` that of
-        the version to come. With mode ``replace_groups`` all rows make way whose keys of the
-        partitioner rows of the job have, or are gone. An upsert is an overwrite where there is no
-        version; in one with a sequence, the row with the largest stays of each identity, of the job
-        or of the version, and of equal ones that of the job, which has the last of its own.
+        ``own`` and ``tombstones`` are the map outputs of the job, with the ids of their columns,
+        and ``shape`` that of the version to come. With mode ``replace_groups`` all rows make way
+        whose keys of the partitioner rows of the job have, or are gone. An upsert is an overwrite
+        where there is no version; in one with a sequence, the row with the largest stays of each
+        identity, of the job or of the version, and of equal ones that of the job, which has the
+        last of its own.
 
         Raises DuplicateKeyError where two rows of the job have one identity, unless a sequence
         tells which is newer, or one has none; and where one of the version has it, unless the
@@ -132,7 +150,7 @@ class UniqueRows:
         columns = pa.schema([shape.data_schema.field(name) for name in names])
         n = shape.num_subpartitions
         if n != self._n:  # it divides that of the job
-            counts, _ = sum_totals([(self._num_rows, self._num_rows)], n)
+            counts, _ = sum_totals([(self._counts, self._counts)], n)
             self._n, self._groups, self._kept = n, groups_of(counts), None
             self._indexes = IndexCache(self._job.storage)  # an index keeps the number it was given
         if columns != self._columns:  # they have other names or wider types now
@@ -147,7 +165,8 @@ class UniqueRows:
             )
             raise CommitConflictError(msg)
         if sequence is not None:
-            return self._by_sequence(version, there, own, names)
+            buried = {} if operation == "overwrite" else self._buried
+            return self._by_sequence(version, there, own, names, tombstones, [*buried.values()])
         unknown = {place: there[place] for place in there if place not in self._found}
         if self._kept is None and groups and shape.unique:
             counts, _ = sum_totals([(self._num_rows, self._num_rows)], n)
@@ -181,12 +200,17 @@ class UniqueRows:
         there: Mapping[str, MapOutput],
         own: MapOutputs,
         names: Sequence[str],
+        tombstones: Sequence[MapOutput],
+        buried: Sequence[MapOutput],
     ) -> Replaced:
         """Return what is left of the newest version and of the job, by the sequence of changes.
 
-        ``names`` are the columns that identify a row, and the sequence. Some subpartitions are
-        compared at a time, by the rows that the job has of them.
+        ``names`` are the columns that identify a row, and the sequence, and ``buried`` tombstones
+        of the version.
+        Some subpartitions are compared at a time, by the rows that the job has of them. Of a
+        deletion and a row with one sequence the row is newer: deletions come first.
         """
+        columns = shape_of(version.shape).data_schema
         outputs = [*there.values(), *own]
         files = [(output, file) for output in outputs for file in output.files]
         num_stored = sum(len(output.files) for output in there.values())
@@ -195,12 +219,18 @@ class UniqueRows:
         for wanted in self._groups:
             indexes = self._indexes.indexes_of(version, files[num_stored:])
             changed = [*rows_of_keys(indexes, names, schema, wanted)]
-            keys = self._keys_of_changes(version, changed)
+            indexes = opened(version, tombstones, self._indexes)
+            deleted = [*rows_of_keys(indexes, names, columns, wanted)]
+            keys = self._keys_of_changes(version, [*changed, *deleted])
+            indexes = opened(version, buried, self._indexes)
+            deleted += rows_of_keys(indexes, names, columns, wanted, keys)
             indexes = self._indexes.indexes_of(version, files[:num_stored])
-            rows = [*rows_of_keys(indexes, names, schema, wanted, keys)]
+            rows = [replace(each, order=-1) for each in deleted]
+            rows += rows_of_keys(indexes, names, schema, wanted, keys)
             rows += [replace(each, order=num_stored + each.order) for each in changed]
             for order, region, places in not_newest(rows, len(names) - 1):
-                older[order].setdefault(region, []).append(places)
+                if order >= 0:
+                    older[order].setdefault(region, []).append(places)
         masked, first = [], 0
         for output in outputs:
             of_files = older[first : first + len(output.files)]
@@ -223,11 +253,16 @@ class UniqueRows:
         inputs = MapOutputs.of(each.output for each in masked)
         unchanged = own.without(inputs.keys)
         stored = inputs.without(own.keys)
+        if [*self._with_masks[0]] != [*tombstones]:
+            masks = masked_tombstones(self._job, version, tombstones, self._indexes)
+            self._with_masks = tombstones, masks
+        _, tombstones = self._with_masks
+        of_job = MapOutputs.concat([unchanged, left.among(own.keys), MapOutputs.of(tombstones)])
         return Replaced(
             stored,
             MapOutputs.of(output for output in left.without(own.keys) if output.files),
-            MapOutputs.concat([unchanged, left.among(own.keys)]),
-            bool(masked),
+            of_job.without_positions(),
+            bool(masked or tombstones),
             totals,
         )
 
@@ -249,14 +284,15 @@ class UniqueRows:
         return KeySet(keys, subpartitions_of_keys(keys, partitioner, n), n)
 
     def _there(self, view: LogView) -> dict[str, MapOutput]:
-        """Return the map outputs of the newest version by their places."""
+        """Return the map outputs of the newest version by their places, but for its tombstones."""
         with self._newest.look(view) as composed:
             if composed is not None:
-                self._now, added = {}, composed.map_outputs
+                self._now, self._buried, added = {}, {}, composed.map_outputs
             else:  # it has all that it had, and perhaps what the last entry added
                 last = view.last
                 added = NO_OUTPUTS if last is None or not last.is_version else last.map_outputs
-            self._now |= zip(added.places.to_pylist(), added, strict=True)
+            for known, outputs in zip((self._now, self._buried), added.apart(), strict=True):
+                known |= zip(outputs.places.to_pylist(), outputs, strict=True)
         return self._now
 
     def _keys(self, version: LogEntry, own: MapOutputs) -> Iterator[KeySet]:

@@ -63,6 +63,7 @@ class WriteArguments(TypedDict, total=False):
     combine: Mapping[str, str] | None
     unique: str | Sequence[str] | None
     sequence_by: str | None
+    row_kind: str | None
     mode: WriteMode
     options: WriteOptions | None
     expected_version: int | None
@@ -75,6 +76,7 @@ class AppendArguments(TypedDict, total=False):
 
     mode: Literal["append", "upsert"]
     sequence_by: str | None
+    row_kind: str | None
     options: WriteOptions | None
     expected_version: int | None
     transaction: tuple[str, int] | None
@@ -115,6 +117,7 @@ class Write:
     combine: Mapping[str, str] | None
     unique: str | Sequence[str] | None
     sequence_by: str | None
+    row_kind: str | None
     options: WriteOptions | None
     expected_version: int | None
     transaction: Transaction | None
@@ -133,6 +136,7 @@ class Write:
         combine: Mapping[str, str] | None = None,
         unique: str | Sequence[str] | None = None,
         sequence_by: str | None = None,
+        row_kind: str | None = None,
         mode: WriteMode = "errorifexists",
         options: WriteOptions | None = None,
         expected_version: int | None = None,
@@ -141,6 +145,9 @@ class Write:
     ) -> Self:
         """Return a write with the arguments of ``arrow_shuffle.write_shuffle``."""
         mode, once = check_mode(mode), Transaction.of(transaction)
+        if row_kind is not None and mode != "upsert":
+            msg = f"row_kind={row_kind!r}: only mode='upsert' takes changes, not {mode!r}"
+            raise OptionError(msg)
         storage = open_storage(path, storage_options)
         partitioner = choose_partitioner(keys, partitioner)
         view = log_before_write(storage)
@@ -154,6 +161,7 @@ class Write:
             combine=combine,
             unique=unique,
             sequence_by=sequence_by,
+            row_kind=row_kind,
             options=options,
             expected_version=expected_version,
             transaction=once,
@@ -166,6 +174,7 @@ class Write:
         *,
         mode: Literal["append", "upsert"] = "append",
         sequence_by: str | None = None,
+        row_kind: str | None = None,
         options: WriteOptions | None = None,
         expected_version: int | None = None,
         transaction: tuple[str, int] | None = None,
@@ -209,6 +218,7 @@ class Write:
             combine=shape.combine,
             unique=shape.unique_names,
             sequence_by=sequence_by,
+            row_kind=row_kind,
             options=replace(options, codec=shape.codec, schema_evolution=True),
             expected_version=expected_version,
             transaction=once,
@@ -233,6 +243,7 @@ class Write:
                 combine=self.combine,
                 unique=self.unique,
                 sequence_by=self.sequence_by,
+                row_kind=self.row_kind,
                 options=self.options,
                 view=self.view,
             )
@@ -276,7 +287,10 @@ class LocalTasks:
         stored = None if appended_to is None else appended_to.data_schema
         self._source = source
         self._for_spark = for_spark and _changes_for_spark(
-            source.schema, stored, subpartition, appends=keeps_rows(write.mode)
+            pa.schema([field for field in source.schema if field.name != write.row_kind]),
+            stored,
+            subpartition,
+            appends=keeps_rows(write.mode),
         )
         self._scan = source.plan(for_spark=self._for_spark, num_tasks=1, subpartition=subpartition)
 

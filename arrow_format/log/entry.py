@@ -400,7 +400,8 @@ def check_sections(entry: LogEntry) -> None:
         return
     n = entry.num_subpartitions
     if totals is not None:
-        sums = outputs.delivered_rows(n), outputs.num_bytes
+        read, _ = outputs.apart()
+        sums = read.delivered_rows(n), read.num_bytes
         problem = problem_of_totals(sum_totals([totals], n), n, sums)
     else:
         problem = "there are no totals" if len(outputs) else None
@@ -522,7 +523,9 @@ def _problems_of_outputs(entry: LogEntry, outputs: MapOutputs) -> Iterator[str]:
     if entry.operation not in _OF_ONE_JOB:
         return
     tasks, orders = (to_numpy(column_in(outputs.table, name)) for name in ("map_task", "order"))
-    if not np.array_equal(tasks, np.arange(len(tasks))) or outputs.job_ids - {entry.job_id}:
+    num_tasks = len(outputs.apart()[0])  # tombstones come behind the others
+    are_each = np.array_equal(tasks[:num_tasks], np.arange(num_tasks))
+    if not are_each or np.any(np.diff(tasks) <= 0) or outputs.job_ids - {entry.job_id}:
         yield f"map outputs are not those of job {entry.job_id}, each once and in order"
-    if np.any(versions != entry.version) or not np.array_equal(orders, tasks):
+    if np.any(versions != entry.version) or not np.array_equal(orders, np.arange(len(orders))):
         yield "a map output of an append was added by another entry, or in another order"

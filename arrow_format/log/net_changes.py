@@ -223,7 +223,7 @@ def _earlier(log: LogReader, view: LogView, since: int) -> Snapshot:
             f"{log.root}: version {since} has expired, the oldest is {view.oldest}, and {RECOMPUTE}"
         )
         raise ShuffleNotFoundError(msg)
-    return log.version_at(view, since)
+    return log.version_at(view, since).readable()
 
 
 # What moved ---------------------------------------------------------------------------------------
@@ -255,13 +255,14 @@ def _known_of(log: LogReader, view: LogView, since: int, now: int, changed: _Sum
         for number, entry in log.records(numbers[start : start + log.max_requests]).items():
             if entry.operation not in ("merge", "delete"):
                 continue
-            before, outputs = log.record(number - 1).state.version, entry.map_outputs
+            before, (outputs, _) = log.record(number - 1).state.version, entry.map_outputs.apart()
             sign = changed.sign_of(outputs)
             if not sign and not {*sources.values()}.isdisjoint(map(key_of, outputs)):
                 sign = 1  # what a deletion wrote is followed to what it wrote again
             if before < max(view.oldest, 1) or not sign:
                 continue
-            inputs = log.version_at(view, before).map_outputs.among(decoded(entry.content.removed))
+            earlier = log.version_at(view, before).readable()
+            inputs = earlier.map_outputs.among(decoded(entry.content.removed))
             if entry.operation == "merge":
                 changed.add(-sign, outputs)
                 changed.add(sign, inputs)

@@ -178,6 +178,17 @@ class MapOutputs(Sequence[MapOutput]):
         """Whether rows of any file are masked."""
         return bool(np.any(self.of_files("mask_rows")))
 
+    def apart(self) -> tuple[MapOutputs, MapOutputs]:
+        """Return those that readers read, and tombstones: those of whose files no row is left."""
+        if not self.has_masks:
+            return self, NO_OUTPUTS
+        left = self._largest(self.of_files("num_rows"))
+        are_tombstones = (left == 0) & (lengths_of(column_in(self.table, "files")) > 0)
+        if not are_tombstones.any():
+            return self, NO_OUTPUTS
+        rows, tombstones = (self._where(to_arrow(of)) for of in (~are_tombstones, are_tombstones))
+        return rows, tombstones
+
     @property
     def jobs_of_masked(self) -> pa.Array:
         """The jobs that wrote those of which rows are masked."""
@@ -449,6 +460,14 @@ class MapOutputs(Sequence[MapOutput]):
             table = table.set_column(at, SCHEMA.field(at), array)
         return MapOutputs.of_table(table)
 
+    def with_missing_columns(self, columns: Columns, unlogged: Sequence[str] = ()) -> MapOutputs:
+        """Return them with ids where they have none, as :meth:`with_columns` does."""
+        lacks = to_arrow(lengths_of(column_in(self.table, "column_ids")) == 0)
+        lacking, others = (self._where(of) for of in (lacks, pc.invert(lacks)))
+        if not len(lacking):
+            return self
+        return MapOutputs.concat([lacking.with_columns(columns, unlogged), others])
+
     def _with_files(self, columns: Mapping[str, Int64Array]) -> MapOutputs:
         table, files = self.table, files_in(self.table)
         if all(np.array_equal(self.of_files(name), values) for name, values in columns.items()):
@@ -531,6 +550,8 @@ def decode_each(parts: Sequence[bytes]) -> MapOutputs:
 
     Raises as :func:`decode_outputs`. What holds for several together is not checked.
     """
+    if not parts:
+        return NO_OUTPUTS
     table, counts = decode_batches(parts, SCHEMA)
     if max(counts) > 1:
         msg = f"{max(counts)} map outputs, where one is expected"

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from arrow_format.log.delta import Delta, decoded
+from arrow_format.log.outputs import NO_OUTPUTS, MapOutputs
 from arrow_format.log.totals import sum_totals
 
 if TYPE_CHECKING:
     from arrow_format.arrays.column_ids import Columns
     from arrow_format.log.entry import LogEntry
-    from arrow_format.log.outputs import MapOutputs
     from arrow_format.log.result import Released
     from arrow_format.log.totals import Totals
 
@@ -40,7 +40,7 @@ class Snapshot:
     """The entry of this version; of a span, of :attr:`VersionSpan.end`, with the shape in which all
     of its rows can be read."""
     map_outputs: MapOutputs
-    """In reading order."""
+    """In reading order; with :attr:`tombstones`, unless these are apart."""
     totals: Totals | None = field(default=None, compare=False)
     """Rows and bytes, int64, of which those of number ``r`` count for subpartition ``r`` modulo n;
     None for no rows and no bytes."""
@@ -54,6 +54,8 @@ class Snapshot:
     """Ranges ``[first, end)`` of subpartitions that it is of, ascending; None: of all.
 
     Then it has the map outputs with rows of these, and totals of others are 0."""
+    tombstones: MapOutputs = NO_OUTPUTS
+    """What of :attr:`map_outputs` no reader reads, where it is apart from them."""
 
     @staticmethod
     def of(entry: LogEntry, whole: Delta) -> Snapshot:
@@ -81,10 +83,22 @@ class Snapshot:
             return self
         return replace(self, newest=self.newest.divided(num_subpartitions))
 
+    def readable(self) -> Snapshot:
+        """Return it with its tombstones apart."""
+        if not self.newest.shape.sequence_by:
+            return self
+        outputs, tombstones = self.map_outputs.apart()
+        return replace(self, map_outputs=outputs, tombstones=tombstones)
+
+    @property
+    def all_outputs(self) -> MapOutputs:
+        """Its map outputs, and its tombstones, in reading order."""
+        return MapOutputs.concat([self.map_outputs, self.tombstones])
+
     @property
     def whole(self) -> Delta:
         """All that the numbers up to this version do together."""
-        return Delta(self.map_outputs, clears=True, totals=self.totals)
+        return Delta(self.all_outputs, clears=True, totals=self.totals)
 
     @property
     def version(self) -> int:

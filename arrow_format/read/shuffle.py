@@ -97,6 +97,7 @@ class Shuffle(VersionFacts):
         snapshot: Snapshot,
         options: ReadOptions | None = None,
     ) -> None:
+        snapshot = snapshot.readable()
         super().__init__(storage, snapshot)
         self._given = options
         self._options = check_read_options(options)

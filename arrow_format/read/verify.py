@@ -17,6 +17,7 @@ from arrow_format.read.chunk_reader import ChunkReader
 from arrow_format.read.placement_check import PlacementCheck, placement_check
 from arrow_format.read.presentation import count_of, format_bytes
 from arrow_format.read.statistics_check import StatisticsCheck
+from arrow_format.read.tombstones import opened, shape_of
 from arrow_format.read.totals import totals_of
 from arrow_format.read.unique_keys import problem_of_rows
 from arrow_format.read.whole_file import check_file
@@ -151,6 +152,10 @@ def verify_snapshot(
             indexed_rows += sum_totals([index.totals], n)[0]
         if on_output is not None:
             on_output(output)
+    for problem in _problems_of_tombstones(snapshot, indexes):
+        if raise_on_damage:
+            raise problem
+        problems.append(problem)
     try:
         rows, _ = totals_of(snapshot, storage.root)
         if not problems:  # else not every index could be read
@@ -167,6 +172,22 @@ def verify_snapshot(
                 raise
             problems.append(error)
     return replace(report, problems=tuple(problems))
+
+
+def _problems_of_tombstones(snapshot: Snapshot, indexes: IndexCache) -> Iterator[ShuffleError]:
+    """Yield what is wrong with tombstones, each of which is read."""
+    version = snapshot.newest
+    for output in snapshot.tombstones:
+        try:
+            placement = placement_check(
+                partitioner_from_description(version.partitioner) or version.partitioner,
+                shape_of(version.shape).data_schema,
+                version.num_subpartitions,
+            )
+            for index in opened(version, [output], indexes):
+                _check_file(index, {}, placement)
+        except (CorruptShuffleError, FormatVersionError, StorageError) as error:
+            yield error
 
 
 def _check_keys(

@@ -186,6 +186,10 @@ class TargetOptions:
     sequence_by
         Column of which a newer change of a row has a larger value: an upsert drops changes that are
         older than the row that is there. By default that of the existing shuffle, else none.
+    row_kind
+        Column that says what each change of an upsert does, in the words of Debezium, Delta or
+        Flink; it is not stored, and deletions need the columns of ``unique`` and ``sequenceBy``
+        alone. By default each row is there.
     upsert
         Whether rows that are appended replace those that are equal in the columns of ``unique``. By
         default such rows are refused.
@@ -211,6 +215,7 @@ class TargetOptions:
     combine: Mapping[str, str] | None = option(None, COMBINE)
     unique: tuple[str, ...] | None = option(None, NAMES)
     sequence_by: str | None = option(None, TEXT)
+    row_kind: str | None = option(None, TEXT)
     upsert: bool = option(False, FLAG)
     expected_version: int | None = option(None, whole(0, MAX_INTEGER, "a version"), only="batch")
     txn_app_id: str | None = option(None, NAME, only="batch")
@@ -231,6 +236,9 @@ class TargetOptions:
         if overwrite and self.upsert:
             problem = "an overwrite keeps no rows to be replaced; leave it out, or append"
             raise OptionError.of("upsert", self.upsert, problem)
+        if self.row_kind is not None and not self.upsert:
+            problem = "only an upsert takes changes; give upsert too"
+            raise OptionError.of("row_kind", self.row_kind, problem)
         return "overwrite" if overwrite else "upsert" if self.upsert else "append"
 
     @property

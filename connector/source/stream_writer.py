@@ -182,7 +182,9 @@ class ShuffleStreamWriter(ChecksOnArrival, DataSourceStreamArrowWriter):
 
     def _changes_nothing(self, job: ShuffleJob, statuses: list[MapStatus]) -> bool:
         """Whether the batch has no rows, and readers see none without it."""
-        if self._empty_versions or any(status.output.num_rows for status in statuses):
+        if self._empty_versions or any(
+            status.output.num_rows or status.tombstones for status in statuses
+        ):
             return False
         if keeps_rows(self._mode):
             return True

@@ -131,6 +131,7 @@ def begin_target_job(target: TargetOptions, schema: StructType, *, overwrite: bo
         combine=combine,
         unique=unique,
         sequence_by=sequence_by,
+        row_kind=target.row_kind,
         options=target.options,
         view=view,
     )

@@ -109,9 +109,13 @@ def _check_entry(of: SimpleNamespace) -> None:
     stated = [of.num_outputs, of.num_rows, of.num_bytes]
     check(sums == stated or of.operation == "blank", "sums of an entry")
     check(not of.removed or of.operation in REMOVE, "removed")
+    task = -1
     for i, output in enumerate(of.added if of.operation in ADD else ()):
-        place = [output[key] for key in ("version", "last_version", "order", "map_task", "job_id")]
-        check(place == [of.number, of.number, i, i, of.job_id], "a map output")
+        place = [output[key] for key in ("version", "last_version", "order", "job_id")]
+        check(place == [of.number, of.number, i, of.job_id], "a map output")
+        is_next = output["map_task"] > task if _are_tombstones(output) else output["map_task"] == i
+        check(is_next, "map tasks")
+        task = output["map_task"]
     if of.operation in OTHERS:  # what it adds is of no version
         of.added, of.totals = [], []
     n = (of.state.shape or {}).get("num_subpartitions", 1)
@@ -196,4 +200,9 @@ def _joined(found: list[SimpleNamespace]) -> list[Row]:
         removed |= {row["key"] for row in of.removed}
         released = max(released, of.released)
     check(len({key for *_, key, _ in outputs}) == len(outputs), "a map output twice")
-    return [output for *_, output in sorted(outputs, key=lambda of: of[:3])]
+    read = [output for *_, output in sorted(outputs, key=lambda of: of[:3])]
+    return [output for output in read if not _are_tombstones(output)]
+
+
+def _are_tombstones(output: Row) -> bool:
+    return bool(output["files"]) and not any(file["num_rows"] for file in output["files"])

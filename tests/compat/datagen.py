@@ -304,6 +304,46 @@ def scaled() -> None:
     golden.merge("always", "subpartition")
 
 
+def tombstones() -> None:
+    """Deletions in any order: in an overwrite, beside rows, alone, and joined by a merge.
+
+    Their files lack columns of the rows, of which one is never null, and are in no order.
+    """
+    golden = Golden(
+        "tombstones",
+        3,
+        HashPartitioner("id"),
+        sort_by=("state",),
+        unique=("id",),
+        sequence_by="rev",
+        chunk_bytes=64,
+    )
+    fields = [("id", pa.int64()), ("rev", pa.int64()), ("state", pa.string())]
+    schema = pa.schema([pa.field(name, type_, nullable=False) for name, type_ in fields])
+    kind = pa.field("op", pa.string(), nullable=False)
+
+    def changes(*rows: tuple[str, int, int, str]) -> pa.Table:
+        of_changes = pa.schema([kind, *schema])
+        named = [dict(zip(of_changes.names, row, strict=True)) for row in rows]
+        return pa.Table.from_pylist(named, of_changes)
+
+    def commit(tasks: Sequence[pa.Table], left: Sequence[int]) -> None:
+        """Commit tasks of which the rows of the first stay that are ``left``."""
+        some = tasks[0].drop_columns(["op"]).take(pa.array(left, pa.int64()))
+        golden.commit("upsert", tasks, left=[some], row_kind="op")
+
+    new = [("c", i, 1, f"new {9 - i}") for i in range(10)]
+    late = changes(("u", 3, 2, "late"))
+    commit([changes(*new, ("d", 3, 4, "")), late], [0, 1, 2, *range(4, 10)])
+    golden.rows = [row for row in golden.rows if row["id"][0].as_py() not in (4, 5, 6)]
+    commit(
+        [changes(("u", 6, 2, "paid"), ("d", 4, 2, ""), ("d", 5, 2, ""), ("u", 3, 3, "late"))], [0]
+    )
+    golden.merge("always")
+    commit([changes(("u", 4, 1, "late"), ("u", 5, 3, "again"), ("d", 70, 5, ""))], [1])
+    commit([changes(("d", 71, 5, ""))], [])
+
+
 def statistics() -> None:
     """Bounds that are cut, absent, unknown of a part, and of none of the columns."""
     texts = ["a text of more than sixteen", "\U0010ffff" * 17, "é" * 16, None]
@@ -640,6 +680,7 @@ ALL: tuple[tuple[int, Callable[[], None]], ...] = (
     (64_000, later.of_no_reader),
     (65_000, sequence),
     (66_000, scaled),
+    (67_000, tombstones),
 )
 
 

@@ -97,10 +97,12 @@ class Golden:
         *,
         pending: bool = False,
         left: Sequence[pa.Table] | None = None,
+        row_kind: str | None = None,
     ) -> None:
         """Commit a map output per table, and write down what a reader must find.
 
-        ``left`` are the rows of it that stay; None for all.
+        ``left`` are the rows of it that stay; None for all. ``row_kind`` is the column of changes
+        that says what each does.
         """
         job = begin_job(
             str(self.path),
@@ -111,6 +113,7 @@ class Golden:
             combine=self.combine,
             unique=self.unique,
             sequence_by=self.sequence_by,
+            row_kind=row_kind,
             options=self.options,
         )
         statuses = [run_map_task(job, i, 0, task.to_batches()) for i, task in enumerate(tasks)]

@@ -201,9 +201,17 @@ def _kind_of(mode: str, layout: Layout) -> str:
 
 
 def write(
-    op: str, rows: Sequence[int], mode: str = "append", layout: Layout = NARROW, **options: Any
+    op: str,
+    rows: Sequence[int],
+    mode: str = "append",
+    layout: Layout = NARROW,
+    row_kind: str | None = None,
+    **options: Any,
 ) -> Any:
-    """Return a write in one process: job, map task and commit."""
+    """Return a write in one process: job, map task and commit.
+
+    With ``row_kind`` rows are changes, of which the negative ones delete.
+    """
 
     def act(storage: Storage) -> None:
         commits(
@@ -212,12 +220,13 @@ def write(
             rows,
             lambda: (
                 write_shuffle(
-                    layout.table(rows),
+                    layout.table(rows) if row_kind is None else layout.changes(rows, row_kind),
                     storage,
                     num_subpartitions=layout.num_subpartitions,
                     partitioner=layout.partitioner,
                     unique=layout.unique,
                     sequence_by=layout.sequence_by,
+                    row_kind=row_kind,
                     mode=mode,  # type: ignore[arg-type]
                     options=replace(layout.options, **options),
                 ).version

@@ -28,7 +28,7 @@ ORIGINAL = "/original"
 
 _NUMBER = pa.field("v", pa.int64())
 _COLUMNS = {
-    "v": lambda rows: pa.array(rows, pa.int64()),
+    "v": lambda rows: pa.array(map(abs, rows), pa.int64()),
     "k": lambda rows: pa.array([key_of(row) for row in rows], pa.int64()),
     "name": lambda rows: pa.array(map(name_of, rows), pa.string()),
     "size": lambda rows: pa.array(map(size_of, rows), pa.float64()),
@@ -36,8 +36,11 @@ _COLUMNS = {
 
 
 def key_of(row: int) -> int:
-    """Return what identifies a row where something does: ten rows have the same."""
-    return row // 10
+    """Return what identifies a row where something does: ten rows have the same.
+
+    A negative number is the deletion of a key, by the sequence of its amount.
+    """
+    return abs(row) // 10
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,11 @@ class Layout:
         """Return rows with all of their columns."""
         columns = [_COLUMNS[name]([*rows]) for name in self.schema.names]
         return pa.table(columns, schema=self.schema)
+
+    def changes(self, rows: Sequence[int], row_kind: str) -> pa.Table:
+        """Return rows and deletions as changes, whose kind is in a column."""
+        kinds = pa.array(["d" if row < 0 else "u" for row in rows], pa.string())
+        return self.table(rows).append_column(row_kind, kinds)
 
     def keys(self, rows: Sequence[int]) -> dict[str, Any]:
         """Return what deletes rows."""

@@ -67,9 +67,16 @@ def rows_after(
         return {tuple(sorted((*others, *given)))} if is_possible else set()
     if kind == "newest":  # the largest row of a key stays, if the upsert has its key
         keys = {key_of(row) for row in given}
-        newest = {key_of(row): row for row in sorted((*rows, *given)) if key_of(row) in keys}
-        others = (row for row in rows if key_of(row) not in keys)
-        return {tuple(sorted((*others, *newest.values())))}
+        every = sorted((*rows, *given))
+        newest = {key_of(row): row for row in every if key_of(row) in keys and row > 0}
+        buried = {row for row in every if row < 0}
+        left = (
+            row
+            for key, row in newest.items()
+            if row >= max((-each for each in buried if key_of(each) == key), default=0)
+        )
+        others = (row for row in rows if key_of(row) not in keys and row > 0)
+        return {tuple(sorted((*others, *left, *buried)))}
     if kind == "overwrite":
         return {tuple(sorted(given))}
     if kind == "rollback":

@@ -6,6 +6,8 @@ import contextlib
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+import numpy as np
+
 from arrow_format import (
     DeletionReceipt,
     collect_garbage,
@@ -33,6 +35,9 @@ from arrow_format.log.names import (
     segment_path,
 )
 from arrow_format.log.reader import LogReader, LogView
+from arrow_format.read.index_cache import IndexCache
+from arrow_format.read.key_search import keys_in
+from arrow_format.read.tombstones import opened, shape_of
 from arrow_format.storage.local_dirs import ROOT_LIST_NAME
 from arrow_format.storage.root_owner import DIRECTORY_ID_NAME, MARKER_NAME
 from tests.simulation.layouts import COPY, DISK
@@ -56,8 +61,22 @@ class Seen(NamedTuple):
 
 
 def rows_of(shuffle: Any) -> Rows:
-    """Return the rows of a shuffle, sorted; their column may have been renamed."""
-    return tuple(sorted(shuffle.read().read_all().column(0).to_pylist()))
+    """Return the rows of a shuffle, sorted; their column may have been renamed.
+
+    A tombstone is the negative of its sequence; of equal ones there is one.
+    """
+    rows = shuffle.read().read_all().column(0).to_pylist()
+    version, tombstones = shuffle.snapshot.newest, shuffle.snapshot.tombstones
+    buried: set[int] = set()
+    if len(tombstones):
+        schema, every = (
+            shape_of(version.shape).data_schema,
+            np.ones(version.num_subpartitions, bool),
+        )
+        files = opened(version, tombstones, IndexCache(shuffle.storage))
+        for _, (numbers,) in keys_in(files, [version.shape.sequence_name], schema, every):
+            buried.update(-number for number in numbers.to_pylist())
+    return tuple(sorted((*rows, *buried)))
 
 
 def observe(storage: Storage) -> Seen:
@@ -106,7 +125,7 @@ def verify(storage: Storage) -> tuple[frozenset[str], tuple[str, ...]]:
         except ShuffleNotFoundError:
             continue
         shuffle.verify()
-        for output in shuffle.map_outputs:
+        for output in shuffle.snapshot.all_outputs:
             for file in output.files:
                 where = f"{file.root}/" if file.root else ""
                 named |= {where + file.data_path, where + file.index_path}

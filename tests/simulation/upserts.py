@@ -91,3 +91,31 @@ def _beside_newest(other: str, stage: Stage) -> dict[str, Act]:
 
 
 _with_each("upsert by sequence", _LATE, _beside_newest, ("newer", "older"))
+
+_feed = partial(_upsert_newest, row_kind="op")
+
+_BURIED: dict[str, Callable[[Stage], Act]] = {
+    "older": lambda _: _upsert_newest("upsert-2", [_OLD[3], _NEW[3]]),
+    "deletions": lambda _: _feed("feed-2", [-_OLD[6], _NEW[2], -_NEW[1], 112]),
+    "merge": lambda _: actors.merge("merge-2", layout=SEQUENCED),
+    "rewriting merge": lambda _: actors.merge("merge-2", "subpartition", layout=SEQUENCED),
+    "mask": lambda _: actors.delete("mask-2", _OLD, masks=True, layout=SEQUENCED),
+    "erasure": lambda _: actors.delete(
+        "delete-2", [*_OLD, *(-row for row in _OLD)], layout=SEQUENCED
+    ),
+    "rollback": lambda stage: actors.rollback("rollback-2", stage.before_newest),
+    "gc": lambda _: actors.collect(),
+}
+
+
+def _beside_deletions(other: str, stage: Stage) -> dict[str, Act]:
+    """Deletions in any order, where some were before, beside others of the same keys."""
+    stage.layout = SEQUENCED
+    stage.rows(_OLD[2], 111, 150, 160)  # of which a merge has something to do
+    stage.run(_feed("feed-0", [-_OLD[4], 113]))
+    stage.run(_feed("feed-1", [_OLD[3], -140]))
+    changes = [_NEW[3], -_OLD[5], -_NEW[4], _NEW[2], 110]
+    return {"A": _feed("upsert-1", changes), "B": _BURIED[other](stage)}
+
+
+_with_each("deletions by sequence", _BURIED, _beside_deletions, ("older", "merge", "deletions"))

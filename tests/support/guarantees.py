@@ -145,6 +145,12 @@ GUARANTEES: dict[str, dict[str, str]] = {
             "one that was asked for; no write that began before is refused for it, and no reader "
             "of changes sees one"
         ),
+        "deletions in any order": (
+            "A change of a feed with a sequence that is older than the row that is there, or than "
+            "the deletion of its key, changes nothing, in whatever order and in whichever commit "
+            "it comes, and whatever merges came between, as long as the version before the "
+            "deletion is kept"
+        ),
         "upserts": (
             "No version has two rows of one `unique` key: an upsert replaces the row that is "
             "there, in one commit, and an append of such a key is refused, whatever others commit "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,8 @@ from arrow_format.errors import DuplicateKeyError, OptionError, SchemaError
 from arrow_format.jobs.alter import rename_columns
 from arrow_format.jobs.identify import identify_rows
 from arrow_format.jobs.write import write_shuffle
-from arrow_format.read.shuffle import open_shuffle
+from arrow_format.write.merge_policy import MergePolicy
+from arrow_shuffle import open_shuffle
 from arrow_shuffle.write import append_shuffle
 from tests.support.guarantees import guarantee
 from tests.support.interrupted_storage import before_first_entry
@@ -202,3 +204,107 @@ def test_what_is_no_feed(path: Path, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"only where columns of .*plain identify a row"):
         append_shuffle(rows, tmp_path / "plain", **how)
     assert open_shuffle(path).unique == UNIQUE
+
+
+def sequenced(path: Path) -> Path:
+    rows = pa.table({"k": pa.array(range(100), pa.int64()), "lsn": pa.array([1] * 100, pa.int64())})
+    write_shuffle(rows, path, keys="k", unique="k", sequence_by="lsn", num_subpartitions=3)
+    return path
+
+
+def changes(*rows: tuple[str, int | None, int | None]) -> pa.Table:
+    kinds, keys, numbers = zip(*rows, strict=True)
+    columns = [pa.array(kinds, pa.string()), *(pa.array(of, pa.int64()) for of in (keys, numbers))]
+    return pa.table(columns, names=["op", "k", "lsn"])
+
+
+def upserted(path: Path, *rows: tuple[str, int | None, int | None], **how: object):
+    return open_shuffle(path).upsert(changes(*rows), row_kind="op", **how)
+
+
+@guarantee("deletions in any order")
+def test_a_change_may_be_as_late_as_versions_are_kept(tmp_path: Path) -> None:
+    """Merges join tombstones, and drop those of before the oldest version."""
+    path = sequenced(tmp_path / "s")
+    always = MergePolicy(rewrite="always")
+    for number in range(24):
+        upserted(path, ("d", number, 5), ("c", 200 + number, 1))
+    assert len(open_shuffle(path).snapshot.tombstones) == 24
+    open_shuffle(path).merge("map_output", policy=always)
+    joined = open_shuffle(path)
+    assert 3 <= len(joined.snapshot.tombstones) <= 10
+    assert len(joined.map_outputs) == 1
+    upserted(path, *[("u", number, 4) for number in range(24)], ("d", 50, 5))
+    assert open_shuffle(path).num_rows == 99
+    open_shuffle(path).collect_garbage(retention=timedelta(0))
+    upserted(path, ("c", 300, 1), ("d", 51, 5))
+    open_shuffle(path).merge("subpartition", policy=always)
+    assert len(open_shuffle(path).snapshot.tombstones) <= 2
+    upserted(path, ("u", 7, 4), ("u", 51, 4))
+    keys = open_shuffle(path).to_table()["k"].to_pylist()
+    assert 7 in keys  # which was deleted before the oldest version
+    assert 51 not in keys
+    assert not open_shuffle(path).verify().problems
+
+
+def test_a_deletion_says_when_it_was(tmp_path: Path) -> None:
+    path = sequenced(tmp_path / "s")
+    with pytest.raises(SchemaError, match="row 1 is a deletion whose 'lsn' is null"):
+        upserted(path, ("u", 1, None), ("d", 1, None))
+    with pytest.raises(DuplicateKeyError, match="column 'k' is null"):
+        upserted(path, ("d", None, 2))
+    upserted(path, ("d", 1, 7), ("u", 1, 7), ("d", 2, 7), ("u", 3, None))  # with one sequence
+    rows = {row["k"]: row["lsn"] for row in open_shuffle(path).to_table().to_pylist()}
+    assert (rows[1], rows[3], 2 in rows) == (7, 1, False)
+
+
+@guarantee("deletions in any order")
+def test_deletions_of_other_writers_count_at_each_try(tmp_path: Path) -> None:
+    """A deletion that is committed while a late change is, and the reverse."""
+    for first, second in ((("d", 1, 5), ("u", 1, 4)), (("u", 1, 4), ("d", 1, 5))):
+        path = sequenced(tmp_path / f"{first[0]}")
+        with before_first_entry(lambda path=path, first=first: upserted(path, first)):
+            upserted(path, second)
+        assert 1 not in open_shuffle(path).to_table()["k"].to_pylist()
+        assert not open_shuffle(path).verify().problems
+
+
+def test_a_feed_begins_a_shuffle(tmp_path: Path) -> None:
+    feed = changes(("d", 1, 5), ("u", 1, 4), ("u", 2, 4))
+    how = {"keys": "k", "unique": "k", "row_kind": "op", "num_subpartitions": 2}
+    with pytest.raises(OptionError, match="give sequence_by="):
+        write_shuffle(feed, tmp_path / "s", mode="upsert", **how)
+    with pytest.raises(OptionError, match="only mode='upsert' takes changes"):
+        write_shuffle(feed, tmp_path / "s", sequence_by="lsn", **how)
+    write_shuffle(feed, tmp_path / "s", sequence_by="lsn", mode="upsert", **how)
+    assert open_shuffle(tmp_path / "s").to_table().to_pylist() == [{"k": 2, "lsn": 4}]
+    write_shuffle(feed.take([1]), tmp_path / "s", mode="upsert", **how)
+    assert open_shuffle(tmp_path / "s").num_rows == 1
+
+
+def test_an_erasure_takes_tombstones_too(tmp_path: Path) -> None:
+    path = sequenced(tmp_path / "s")
+    upserted(path, ("d", 123456789123, 5), ("d", 2, 5), ("c", 500, 1))
+    receipt = open_shuffle(path).delete({"k": [123456789123]})
+    assert receipt.num_rows == 0
+    assert receipt.num_files == 1
+    open_shuffle(path).collect_garbage(retention=timedelta(0))
+    assert open_shuffle(path).erasure_status(receipt).is_gone
+    found = (123456789123).to_bytes(8, "little")
+    assert not [file for file in path.rglob("*") if file.is_file() and found in file.read_bytes()]
+    upserted(path, ("u", 123456789123, 1), ("u", 2, 1))
+    assert {123456789123, 500} <= {*open_shuffle(path).to_table()["k"].to_pylist()}
+    assert 2 not in open_shuffle(path).to_table()["k"].to_pylist()
+    assert not open_shuffle(path).verify().problems
+
+
+def test_damage_of_a_tombstone_is_found(tmp_path: Path) -> None:
+    path = sequenced(tmp_path / "s")
+    upserted(path, ("d", 1, 5))
+    (file,) = (path / "map_outputs").rglob("107*.data")
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    assert open_shuffle(path).num_rows == 99  # which reads need not
+    (problem,) = open_shuffle(path).verify(raise_on_damage=False).problems
+    assert file.name in str(problem)

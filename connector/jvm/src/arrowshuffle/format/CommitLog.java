@@ -393,6 +393,9 @@ public final class CommitLog {
     long rows = 0;
     long size = 0;
     for (MapOutput output : outputs) {
+      if (output.isTombstones()) {
+        continue; // which only upserts look at, and totals do not count
+      }
       for (PartitionedFile file : output.files()) {
         long m = file.numSubpartitions();
         if (m % n != 0 || m != n && file.numBroadcastRows() > 0) {

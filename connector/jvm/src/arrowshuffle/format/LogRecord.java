@@ -227,11 +227,14 @@ final class LogRecord {
       return;
     }
     String job = head.textOrNull("job_id");
+    long task = -1;
     for (int i = 0; i < outputs.size(); i++) {
       MapOutput of = outputs.get(i);
       check(of.version() == number && of.lastVersion() == number && of.order() == i
-              && of.mapTask() == i && of.jobId().equals(job),
+              && (of.isTombstones() ? of.mapTask() > task : of.mapTask() == i)
+              && of.jobId().equals(job),
           where, "map output " + i + " was added by another entry or job, or in another order");
+      task = of.mapTask();
     }
   }
 

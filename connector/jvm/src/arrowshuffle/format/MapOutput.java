@@ -33,6 +33,11 @@ record MapOutput(long version, long order, long lastVersion, String jobId, long 
     return jobId + "/" + mapTask;
   }
 
+  /** Whether no row is left of its files. */
+  boolean isTombstones() {
+    return !files.isEmpty() && files.stream().allMatch(file -> file.numRows() == 0);
+  }
+
   /** Map outputs of a section. */
   static List<MapOutput> decode(byte[] content, String where) throws CorruptShuffleException {
     Column[] columns = ArrowMessage.rows(content, ADDED, where);

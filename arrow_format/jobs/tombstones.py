@@ -1,0 +1,130 @@
+"""Tombstones as jobs add, join and drop them.
+
+:mod:`arrow_format.read.tombstones` says what they are.
+
+A merge leaves out those that are older than the oldest version, which is how late a change may
+come, and joins others; an erasure leaves out those of its keys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from arrow_format.format.masks import RowMask
+from arrow_format.jobs.mask_rows import put_masks
+from arrow_format.jobs.replacement import Replacement
+from arrow_format.read.index_cache import IndexCache
+from arrow_format.read.key_search import keys_in
+from arrow_format.read.tombstones import opened, shape_of
+from arrow_format.write.tombstones import FIRST_MAP_TASK, TombstoneWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from arrow_format.jobs.job import ShuffleJob
+    from arrow_format.log.entry import LogEntry
+    from arrow_format.log.snapshot import Snapshot
+    from arrow_format.model import MapOutput, PartitionedFile, PartitionedFileMetadata
+
+
+def masked(
+    job: ShuffleJob, version: LogEntry, outputs: Sequence[MapOutput], indexes: IndexCache
+) -> list[MapOutput]:
+    """Return tombstones that were written, with masks of all of their rows.
+
+    They have their ids. Raises CorruptShuffleError where an index cannot be read, and StorageError
+    where the masks could not be put.
+    """
+    masks = [
+        RowMask.all_but({}, [region.num_rows for region in index.regions])
+        for index in opened(version, outputs, indexes)
+    ]
+    put = iter(put_masks(job, masks))
+
+    def without_rows(file: PartitionedFile) -> PartitionedFile:
+        mask = replace(next(put), num_rows=file.stored_rows)
+        return replace(file, num_rows=0, mask=mask)
+
+    return [replace(output, files=tuple(map(without_rows, output.files))) for output in outputs]
+
+
+AGES = 8
+"""Tombstones that are joined were put within this part of the versions that are kept, so that none
+is kept for much longer than it may be needed."""
+
+
+def groups_by_age(first: Sequence[int], last: Sequence[int], kept: int) -> list[tuple[int, int]]:
+    """Return which tombstones may be joined: ranges of map outputs in reading order, of all.
+
+    ``first`` and ``last`` are the versions of each, ``kept`` is how many versions are. Pure.
+    """
+    most, groups, start = max(kept // AGES, 1), [], 0
+    for end in range(1, len(first) + 1):
+        if end == len(first) or last[end] - first[start] > most:
+            groups.append((start, end))
+            start = end
+    return groups
+
+
+def merged(snapshot: Snapshot, job: ShuffleJob, number: int) -> list[Replacement]:
+    """Join tombstones of a version, and leave out those before the oldest version that is kept.
+
+    Those of another number of subpartitions than new files have are written again. Map tasks of the
+    job from ``number`` on do so. Raises CorruptShuffleError where a file cannot be read, and
+    StorageError where one cannot be written.
+    """
+    version, indexes = snapshot.newest, IndexCache(job.storage)
+    oldest = version.state.oldest
+    is_old = snapshot.tombstones.last_versions < oldest
+    each = [*snapshot.tombstones]
+    changes = [Replacement((each[at],), ()) for at in np.flatnonzero(is_old).tolist()]
+    left = [output for output, old in zip(each, is_old.tolist(), strict=True) if not old]
+    places = [output.position for output in left if output.position is not None]
+    first, last = [place.version for place in places], [place.last_version for place in places]
+    for start, end in groups_by_age(first, last, version.version - oldest):
+        inputs = left[start:end]
+        numbers = {file.num_subpartitions for output in inputs for file in output.files}
+        if len(inputs) < 2 and numbers == {job.num_subpartitions}:
+            continue
+        joined = _joined(version, job, inputs, number + len(changes), indexes)
+        position = places[start]._replace(last_version=max(last[start:end]))
+        output = replace(joined, position=position, column_ids=shape_of(version.shape).column_ids)
+        as_written = version.divided(job.num_subpartitions)
+        changes.append(Replacement(inputs, (*masked(job, as_written, [output], indexes),)))
+    return changes
+
+
+def _joined(
+    version: LogEntry,
+    job: ShuffleJob,
+    inputs: Sequence[MapOutput],
+    map_task: int,
+    indexes: IndexCache,
+) -> MapOutput:
+    """Write tombstones as one map output."""
+    schema = shape_of(version.shape).data_schema
+    every = np.ones(version.num_subpartitions, np.bool_)
+    storage = job.storage.without_new_directories()
+    directory, metadata = job.directory_of(map_task), job.metadata(map_task, 0)
+    with TombstoneWriter(storage, directory, metadata, job.partitioner, job.options) as writer:
+        for ids, columns in keys_in(opened(version, inputs, indexes), schema.names, schema, every):
+            gone = pa.RecordBatch.from_arrays(columns, schema=schema)
+            if job.num_subpartitions == version.num_subpartitions:
+                writer.emit(gone, ids)
+            else:
+                writer.add(gone)
+        joined = writer.finish()
+    assert joined is not None  # since no tombstones are without rows
+    files = tuple(replace(file, placed=True) for file in joined.files)
+    return replace(joined, files=files)
+
+
+def metadata_of(job: ShuffleJob, version: LogEntry, map_task: int) -> PartitionedFileMetadata:
+    """Return what the index of tombstones says that a map task writes again."""
+    schema = shape_of(version.shape).data_schema
+    metadata = job.metadata(FIRST_MAP_TASK + map_task, 0)
+    return replace(metadata, data_schema=schema, sort_by=(), statistics=())
