@@ -85,7 +85,7 @@ class Snapshot:
 
     def readable(self) -> Snapshot:
         """Return it with its tombstones apart."""
-        if not self.newest.shape.sequence_by:
+        if not self.newest.shape.sequence_by or len(self.tombstones):
             return self
         outputs, tombstones = self.map_outputs.apart()
         return replace(self, map_outputs=outputs, tombstones=tombstones)

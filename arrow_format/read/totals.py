@@ -28,7 +28,7 @@ def totals_of(snapshot: Snapshot, root: str) -> Totals:
     Of a part of one, those of its subpartitions, and 0. Raises CorruptShuffleError where those of
     the log do not add up to its map outputs.
     """
-    outputs, n = snapshot.map_outputs, snapshot.newest.num_subpartitions
+    outputs, n = snapshot.readable().map_outputs, snapshot.newest.num_subpartitions
     rows, sizes = sum_totals([snapshot.totals], n)
     totals = rows, without_negatives(sizes)
     if snapshot.ranges is not None:  # who made the part has checked the whole
