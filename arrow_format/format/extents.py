@@ -6,10 +6,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from arrow_format.arrays.selection import ascending
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
     from arrow_format.model import Int32Array, Int64Array
+
+GONE = -1
+"""In the place of a subpartition: of rows that a mask took."""
 
 
 class Extents(NamedTuple):
@@ -56,6 +63,15 @@ class Extents(NamedTuple):
         """Return them with the rows at some positions alone, which ascend."""
         edges = np.append(0, self.sizes.cumsum())
         return Extents.of(self.ids, np.searchsorted(rows, edges))
+
+    def marked(self, is_left: NDArray[np.bool_]) -> Extents:
+        """Return them cut where the rows that are left begin and end; others are of ``GONE``."""
+        ends = self.sizes.cumsum()
+        starts = np.flatnonzero(np.diff(is_left)) + 1
+        starts = ascending(np.concatenate([ends - self.sizes, starts]))
+        ids = self.ids[np.searchsorted(ends, starts, side="right")]
+        ids[~is_left[starts]] = GONE
+        return Extents(ids, np.diff(starts, append=len(is_left)))
 
     @property
     def each(self) -> Int32Array:

@@ -49,6 +49,10 @@ as many as the one before."""
 MAX_RUN_ROWS = 128 << 10
 """Rows of such chunks: of few columns two megabytes have many."""
 
+FEW_GONE = 2 / 3
+"""Share of the rows of chunks that is left at least where those that masks took are but marked:
+they take memory."""
+
 ONE_CHUNK = 0
 """As the most bytes of a run: each chunk by itself, for a reader whose memory is that of one."""
 
@@ -188,17 +192,28 @@ def located_in(
 
 
 def rows_of(
-    run: Sequence[tuple[ChunkReader, ChunkRead]], batch: pa.RecordBatch, first: int, end: int
+    run: Sequence[tuple[ChunkReader, ChunkRead]],
+    batch: pa.RecordBatch,
+    first: int,
+    end: int,
+    *,
+    with_gone: bool = False,
 ) -> Iterator[Rows]:
     """Yield the rows that subpartitions ``[first, end)`` want of chunks, with these.
 
     ``batch`` has all that are wanted of the chunks, those too that a mask took: they are left out
-    here. A broadcast chunk makes one run of rows for each subpartition; others one for all.
+    here, or marked with ``with_gone`` where they are few. A broadcast chunk makes one run of rows
+    for each subpartition; others one for all.
     """
     left = left_of(run)
     rows = None if left is None else np.flatnonzero(left)
     if rows is not None:
         if not len(rows):
+            return
+        if with_gone and len(rows) >= FEW_GONE * batch.num_rows:
+            for found in _with_subpartitions(run, batch, None, first, end):
+                found.left = left
+                yield found
             return
         is_view = int(rows[-1] - rows[0]) == len(rows) - 1
         kept = take_runs(batch, rows)

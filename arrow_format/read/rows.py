@@ -14,10 +14,12 @@ from arrow_format.arrays.buffers import text_offsets, to_arrow
 from arrow_format.arrays.gather import gathered
 from arrow_format.arrays.row_sizes import MAX_ITEMS, columns_with_items, most_items
 from arrow_format.arrays.selection import joined, take
-from arrow_format.format.extents import Extents
+from arrow_format.format.extents import GONE, Extents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+
+    from numpy.typing import NDArray
 
     from arrow_format.model import Int32Array, Int64Array
 
@@ -38,6 +40,8 @@ class Rows:
     to know."""
     pinned_bytes: int | None = None
     """Bytes of memory that these keep and no rows before them; those of the batch when None."""
+    left: NDArray[np.bool_] | None = None
+    """Which rows no mask took; all when None, as for all who do not ask for others too."""
 
     @property
     def extents(self) -> Extents:
@@ -107,26 +111,31 @@ def as_batches(
 def in_subpartition_order(runs: list[Rows], *, slice_rows: int = SLICE_ROWS) -> Iterator[Rows]:
     """Yield all rows ordered by subpartition, stably, as one item; empties the list.
 
-    Extents of ``slice_rows`` on average are joined as slices. Shorter ones are gathered row by row,
-    but the characters of texts by extent.
+    Those that masks took are left out, with no copy before. Extents of ``slice_rows`` on average
+    are joined as slices. Shorter ones are gathered row by row, but the characters of texts by
+    extent.
     """
     if not runs:
         return
-    of_runs = [run.extents for run in runs]
+    extents = Extents.joined([run.extents for run in runs])
     batches = [run.batch for run in runs]
+    marks = None
+    if any(run.left is not None for run in runs):
+        every = (np.ones(batch.num_rows, np.bool_) for batch in batches)
+        marks = [
+            ones if run.left is None else run.left for run, ones in zip(runs, every, strict=True)
+        ]
     runs.clear()  # only the result is held while the consumer works on it
-    extents = Extents.joined(of_runs)
-    ids, sizes = extents
-    if bool((ids[1:] >= ids[:-1]).all()):
+    ids, sizes = extents if marks is None else extents.marked(np.concatenate(marks))
+    if marks is None and bool((ids[1:] >= ids[:-1]).all()):
         batch = joined(batches)
         del batches
     else:
-        order = np.argsort(ids, kind="stable")
+        order = np.argsort(ids, kind="stable")[np.count_nonzero(ids == GONE) :]
         extents = Extents(ids[order], sizes[order])
         if sizes.sum() >= slice_rows * len(sizes):
-            pairs = zip(batches, of_runs, strict=True)
-            slices = [one for batch, (_, sizes) in pairs for one in _slices(batch, sizes)]
-            del batches, pairs
+            slices = [*_slices(batches, sizes)]
+            del batches
             batch = pa.concat_batches([slices[i] for i in order.tolist()])
             del slices
         else:
@@ -144,10 +153,15 @@ def _positions(sizes: Int64Array, order: Int64Array) -> Int32Array:
     return rows
 
 
-def _slices(batch: pa.RecordBatch, sizes: Int64Array) -> Iterator[pa.RecordBatch]:
-    """Cut a batch into adjacent slices."""
-    starts = sizes.cumsum() - sizes
-    return map(batch.slice, starts.tolist(), sizes.tolist())
+def _slices(batches: list[pa.RecordBatch], sizes: Int64Array) -> Iterator[pa.RecordBatch]:
+    """Cut batches into adjacent slices, none of which is of two."""
+    sizes_left = iter(sizes.tolist())
+    for batch in batches:
+        start = 0
+        while start < batch.num_rows:
+            size = next(sizes_left)
+            yield batch.slice(start, size)
+            start += size
 
 
 def _gathered(
@@ -159,7 +173,7 @@ def _gathered(
     """
     schema = batches[0].schema
     if not len(schema):
-        return joined(batches)
+        return joined(batches).slice(0, sizes[order].sum())
     rows, starts = _positions(sizes, order), sizes.cumsum() - sizes
     indices, extents = to_arrow(rows), to_arrow(order)
     step = max(JOINED_BYTES // (8 * len(rows)), 1)

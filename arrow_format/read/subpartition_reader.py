@@ -170,6 +170,7 @@ class SortMergeSubpartitionReader:
         self._passed_over = passed_over
         self._placement = placement
         self._kept = kept
+        self._keeps_gone = False
         self._storage = storage
         self._oldest_needed = oldest_needed or version.version
         self._indexes = indexes or IndexCache(storage)
@@ -203,6 +204,11 @@ class SortMergeSubpartitionReader:
 
     def __iter__(self) -> Iterator[Rows]:
         return self.rows(self._to_read(), self._kept)
+
+    def with_gone(self) -> Iterator[Rows]:
+        """Yield the same rows, among others that masks took, where these are few and marked."""
+        self._keeps_gone = True
+        return iter(self)
 
     def runs(self, max_bytes: int, row_bytes: int = 0) -> list[Iterator[Rows]]:
         """Return the rows of each part of a region as an iterator of its own, in reading order.
@@ -473,7 +479,8 @@ class SortMergeSubpartitionReader:
         charges: Iterator[int | None],
     ) -> Iterator[Rows]:
         """Yield the rows of adjacent chunks, if there are any, with the bytes that they pin."""
-        for rows in rows_of(segment, batch, self.first, self.end) if segment else ():
+        of_segment = rows_of(segment, batch, self.first, self.end, with_gone=self._keeps_gone)
+        for rows in of_segment if segment else ():
             rows.pinned_bytes = next(charges)
             yield rows
 
@@ -486,7 +493,7 @@ class SortMergeSubpartitionReader:
             wanted = decoded.batch.slice(first, num_rows)
             if 2 * num_rows < decoded.batch.num_rows:
                 wanted = copied(wanted)
-            yield from rows_of([(source, chunk)], wanted, self.first, self.end)
+            yield from self._segment([(source, chunk)], wanted, repeat(None))
 
     def _slices(
         self, source: ChunkReader, chunks: Iterable[ChunkRead], slice_bytes: int, row_bytes: int

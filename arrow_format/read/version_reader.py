@@ -178,7 +178,7 @@ class VersionReader:
             return
         if end - first > 1:
             held = HeldRuns(hold_bytes)
-            for run in reader(first, end, columns):
+            for run in reader(first, end, columns).with_gone():
                 if not held.add(run):
                     break
             else:

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arrow_format.format.extents import Extents
+from arrow_format.format.extents import GONE, Extents
 
 IDS = st.lists(st.integers(0, 3), max_size=30).map(lambda ids: np.array(ids, np.int32))
 
@@ -26,6 +26,14 @@ def test_those_left_have_the_rows_at_some_positions(ids, data):
     left = Extents.of_rows(ids).left(rows)
     assert left.each.tolist() == ids[rows].tolist()
     assert (left.sizes > 0).all()
+
+
+@given(IDS, st.data())
+def test_those_marked_have_all_rows_but_others_than_the_ones_left_are_gone(ids, data):
+    is_left = np.array([data.draw(st.booleans()) for _ in ids], np.bool_)
+    marked = Extents.of_rows(ids).marked(is_left)
+    assert marked.each.tolist() == np.where(is_left, ids, GONE).tolist()
+    assert (marked.sizes > 0).all()
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4)), min_size=1))

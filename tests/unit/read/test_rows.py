@@ -39,10 +39,20 @@ def runs_of_rows(draw):
         rows = rows.select([])
     cuts = sorted(draw(st.lists(st.integers(0, rows.num_rows), max_size=8)))
     runs = [
-        Rows(rows.slice(start, end - start), ids_of_a_run(draw, end - start))
+        Rows(
+            rows.slice(start, end - start),
+            ids_of_a_run(draw, end - start),
+            left=draw(st.none() | marks_of(end - start)) if start < end else None,
+        )
         for start, end in pairwise([0, *cuts, rows.num_rows])
     ]
     return rows, runs
+
+
+def marks_of(num_rows):
+    """Which rows of a run a mask left: one at least, or there were no such run."""
+    every = st.lists(st.booleans(), min_size=num_rows, max_size=num_rows)
+    return every.filter(any).map(lambda marks: np.array(marks, np.bool_))
 
 
 @pytest.mark.slow
@@ -51,7 +61,13 @@ def runs_of_rows(draw):
 def test_order_is_that_of_a_stable_sort(slice_rows, made):
     rows, runs = made
     ids = np.concatenate([run.subpartitions for run in runs])
-    order = sorted(range(len(ids)), key=lambda row: ids[row])
+    left = np.concatenate(
+        [
+            np.ones(len(run.subpartitions), np.bool_) if run.left is None else run.left
+            for run in runs
+        ]
+    )
+    order = sorted(np.flatnonzero(left).tolist(), key=lambda row: ids[row])
     found = list(in_subpartition_order(runs, slice_rows=slice_rows))
     assert runs == []
     assert np.concatenate([one.subpartitions for one in found]).tolist() == ids[order].tolist()
