@@ -52,18 +52,17 @@ class TaskGroup:
         return list(chain.from_iterable(range(*bounds) for bounds in self.ranges))
 
 
-def estimate_read_bytes(snapshot: Snapshot, stored: Int64Array, share: float = 1.0) -> Int64Array:
+def estimate_read_bytes(snapshot: Snapshot, stored: Int64Array) -> Int64Array:
     """Estimate the stored bytes that a reader of each subpartition reads.
 
     ``stored`` is the share of each subpartition in the data files. With broadcast rows a reader
-    reads more than that: they are stored once, and every subpartition reads them all. With a filter
-    it reads only files with a ``share`` of all bytes.
+    reads more than that: they are stored once, and every subpartition reads them all.
     """
     rows = snapshot.num_broadcast_rows
     if rows:
         n = snapshot.newest.num_subpartitions
         stored = stored + snapshot.num_bytes * rows // snapshot.num_rows * (n - 1) // n
-    return stored if share == 1 else np.ceil(stored * share).astype(np.int64)
+    return stored
 
 
 def estimate_raw_bytes(snapshot: Snapshot, rows: Int64Array, stored: Int64Array) -> Int64Array:

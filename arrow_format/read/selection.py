@@ -33,8 +33,12 @@ if TYPE_CHECKING:
     from arrow_format.read.partitioned_file import IndexPart
 
 SHARE_OF_KEY = 1 / 64
-"""Of the rows of its subpartition, those that a key is taken to have by a reader that goes on one
-subpartition after the other where they have more."""
+"""Of the rows of its subpartition, those that a key is taken to have."""
+
+LEAST_SHARE = 1 / 16
+"""Of the rows of a subpartition, those that given keys are taken to have at least, unless a reader
+goes on one subpartition after the other where they have more: it then reads so many times as much
+at most as was planned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,23 +116,24 @@ class Selection:
             can_match[_within(self.subpartitions, within.start, within.stop) - within.start] = True
         return can_match
 
-    def weighed(self, weights: Int64Array, origin: int) -> Int64Array:
-        """Return what is left of weights of subpartitions from one on, as far as that is known."""
+    def weighed(
+        self, weights: Int64Array, origin: int, *, least_share: float = LEAST_SHARE
+    ) -> Int64Array:
+        """Return what is left of weights of subpartitions from one on, as far as that is known.
+
+        Keys are taken to have few of the rows of their subpartition, but together so many at least.
+        """
         left: NDArray[np.floating[Any]] = weights * self.share
         if self.subpartitions is not None:
-            left *= self.can_match_in(range(origin, origin + len(weights)))
+            within = range(origin, origin + len(weights))
+            left *= self.can_match_in(within)
+            if self.keys is not None:
+                first, end = self.keys.extents(
+                    *(np.arange(at, at + len(weights)) for at in (origin, origin + 1))
+                )
+                left *= np.clip((end - first) * SHARE_OF_KEY, least_share, 1)
         rounded: Int64Array = np.ceil(left).astype(np.int64)
         return rounded
-
-    def weighed_by_keys(self, weights: Int64Array, origin: int) -> Int64Array:
-        """Return what the keys take of :meth:`weighed` weights, if each has few of the rows."""
-        if self.keys is None or self.subpartitions is None:
-            return weights
-        ids = np.arange(origin, origin + len(weights))
-        first, end = self.keys.extents(ids, ids + 1)
-        share = np.minimum((end - first) * SHARE_OF_KEY, 1)
-        of_keys: Int64Array = np.ceil(weights * share).astype(np.int64)
-        return of_keys
 
     def among(self, wanted: list[int] | None) -> list[int] | None:
         """Return those of ascending subpartitions, all when None, that are to be read."""

@@ -200,8 +200,8 @@ class Shuffle(VersionFacts):
     @property
     def read_bytes(self) -> pa.Int64Array:
         """Estimated stored bytes that a reader of each subpartition reads; fewer with a filter."""
-        share = 1.0 if self._selection is None else self._selection.share
-        return to_arrow(estimate_read_bytes(self._snapshot, self._reader.totals[1], share))
+        stored = estimate_read_bytes(self._snapshot, self._reader.totals[1])
+        return to_arrow(stored if self._selection is None else self._selection.weighed(stored, 0))
 
     def weights(
         self, columns: Sequence[str] | None = None, *, within: range | None = None

@@ -20,6 +20,7 @@ from arrow_format.read.estimates import estimate_column_share, estimate_raw_byte
 from arrow_format.read.index_cache import IndexCache
 from arrow_format.read.rows import ORDERING_BYTES, HeldRuns, in_subpartition_order
 from arrow_format.read.scheduler import ReadScheduler
+from arrow_format.read.selection import LEAST_SHARE
 from arrow_format.read.sorted_reader import sorted_rows
 from arrow_format.read.subpartition_reader import SortMergeSubpartitionReader
 from arrow_format.read.totals import totals_of
@@ -97,6 +98,7 @@ class VersionReader:
         selection: Selection | None = None,
         *,
         within: range | None = None,
+        least_share: float = LEAST_SHARE,
     ) -> tuple[Int64Array, Int64Array]:
         """Estimate rows of each subpartition that a reader decodes, and their bytes in Arrow.
 
@@ -114,8 +116,8 @@ class VersionReader:
             share = estimate_column_share(self._snapshot, {*columns, *tested})
         if selection is not None:
             origin = 0 if within is None else within.start
-            rows = selection.weighed(rows, origin)
-            raw = selection.weighed(raw, origin)
+            rows = selection.weighed(rows, origin, least_share=least_share)
+            raw = selection.weighed(raw, origin, least_share=least_share)
         return rows, np.ceil(raw * share).astype(np.int64)
 
     def groups(
@@ -138,12 +140,12 @@ class VersionReader:
         if columns is not None:
             columns = [*columns, *(name for name, _ in self._snapshot.newest.sort_by)]
         within = extent_of(asked, self._snapshot.newest.num_subpartitions)
-        rows, raw = self.weights(columns, selection, within=within)
+        # Where they have more, their subpartitions are read one by one.
+        rows, raw = self.weights(columns, selection, within=within, least_share=0)
         weights = raw + row_bytes * rows
         most, origin = self._options.group_bytes, within.start
         if selection is None or selection.subpartitions is None:
             return group_adjacent(weights, most, asked, origin=origin)
-        weights = selection.weighed_by_keys(weights, origin)
         if asked is not None:  # what lies between and has no row that can match parts no groups
             together = ~selection.can_match_in(within)
             together[np.array(asked) - origin] = True

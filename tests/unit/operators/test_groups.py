@@ -1,5 +1,7 @@
 """Groups of a shuffle: whole, each once, in order, within memory, however rows are stored."""
 
+from itertools import pairwise
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -15,6 +17,7 @@ from arrow_format import (
     open_shuffle,
     write_shuffle,
 )
+from arrow_format.arrays.buffers import to_numpy
 from arrow_format.operators.groups import group_keys, grouped_blocks
 from tests.support.exhaustive import examples
 from tests.support.small_shuffles import FAST, write_rows
@@ -132,3 +135,20 @@ def test_groups_of_few_keys_that_lie_apart_are_read_together(tmp_path):
     # One that is not asked for has rows of its own.
     (block, *others) = grouped_blocks(few, ["k"], ["k", "v"], [candidates[0], candidates[-1]])
     assert block.batch.num_rows + sum(each.batch.num_rows for each in others) < 5
+
+
+def test_given_keys_that_have_most_rows_of_their_subpartitions_are_whole_groups(tmp_path):
+    num_rows = 20_000
+    keys = np.repeat(np.arange(40), 500)
+    table = pa.table({"k": keys, "t": ["x" * 20] * num_rows, "v": np.arange(num_rows)})
+    write_shuffle(table, tmp_path / "s", keys="k", num_subpartitions=64, options=FAST)
+    whole = open_shuffle(tmp_path / "s")
+    given = whole.where(whole.bound_keys({"k": np.arange(30)}))
+    stored, left = (to_numpy(one.read_bytes).sum() for one in (whole, given))
+    assert left < stored / 8, "each is taken to have few rows"
+    found = [
+        (block.batch["k"][start].as_py(), stop - start)
+        for block in grouped_blocks(given, ["k"], ["k", "t", "v"], group_bytes=100_000)
+        for start, stop in pairwise(block.starts.tolist())
+    ]
+    assert sorted(found) == [(key, 500) for key in range(30)]
