@@ -82,9 +82,13 @@ class _Block(NamedTuple):
         return self._replace(section=section, num_bytes=self.num_bytes + len(section))
 
     @property
-    def parts(self) -> tuple[Region, ...]:
-        """Its parts, which share the memory of the table."""
-        return () if self.table is None else tuple(map(self.table.at, self.rows))
+    def chunks(self) -> tuple[Int64Array, Int64Array]:
+        """Offset and rows of each chunk of its parts."""
+        if self.table is None:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        of_parts = slice(*self.table.chunk_edges[[self.rows.start, self.rows.stop]])
+        chunks = self.table.chunks
+        return chunks.offset[of_parts], chunks.num_rows[of_parts].astype(np.int64)
 
 
 def _as_stored(blocks: Sequence[_Block]) -> tuple[PartTable, range] | None:
@@ -187,10 +191,10 @@ class IndexPart:
             names, schema = self.metadata.statistics, self.metadata.data_schema
             offsets, known = [np.empty(0, np.int64)], []
             for block in self.reader._open(joined.numbers, with_statistics=True):
-                parts, section = block.parts, block.section or memoryview(b"")
-                offsets += [part.chunks.offset for part in parts]
+                (offset, num_rows), section = block.chunks, block.section or memoryview(b"")
+                offsets.append(offset)
                 with self.reader.located():
-                    known.append(decode_section(section, names, schema, chunk_rows(parts)))
+                    known.append(decode_section(section, names, schema, num_rows))
             stored = np.concatenate(offsets)
             wanted = np.concatenate([offsets[0], *(part.chunks.offset for part in self.regions)])
             order = np.argsort(stored, kind="stable")
