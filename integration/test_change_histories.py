@@ -1,4 +1,4 @@
-"""Histories of a change feed, read in Spark at each of their steps: the rows are the model's."""
+"""Histories of a change feed, in Spark and in an object store: the rows are those of the model."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+    from tests.support.s3_server import S3Server
 
 NUM_HISTORIES = times(3, 300)
 
@@ -58,3 +60,18 @@ def rows_of_each(history: History, opened: Callable[[int], DataFrame]) -> dict[i
     for version, *row in reduce(DataFrame.union, frames).collect():
         found[version].append(tuple(row))
     return {version: sorted(rows) for version, rows in found.items()}
+
+
+def test_a_store_has_the_rows_of_each_step(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    bucket = s3.new_bucket()
+    for seed in range(3_000_000, 3_000_000 + times(4, 100)):
+
+        def look(history: History, what: str, seed: int = seed) -> None:
+            found = sorted(tuple(row.values()) for row in history.shuffle.to_table().to_pylist())
+            assert found == history.rows == history.merged.rows, (seed, what)
+
+        history = History(seed, f"s3://{bucket}/{seed}")
+        history.run(look)
+        assert not history.shuffle.verify().problems

@@ -162,9 +162,12 @@ def table_of(changes: Sequence[Change]) -> pa.Table:
 
 
 class History:
-    """A random history of a shuffle at a path, with its models; ``seed`` decides all of it."""
+    """A random history of a shuffle at a path, with its models; ``seed`` decides all of it.
 
-    def __init__(self, seed: int, path: Path) -> None:
+    In a store no process dies, and none meets another in its commit.
+    """
+
+    def __init__(self, seed: int, path: Path | str) -> None:
         self._random = random.Random(seed)
         self.path = path
         self.model = Model()
