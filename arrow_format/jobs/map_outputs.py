@@ -117,8 +117,9 @@ def in_task_order(
             f"{twice[:5] or 'none'}); nothing was committed"
         )
         raise ShuffleError(msg)
-    _check_files_of(job, outputs)
-    return MapOutputs.of(outputs)
+    complete = MapOutputs.of(outputs)
+    _check_files_of(job, complete)
+    return complete
 
 
 def _check_tombstones(
@@ -130,7 +131,8 @@ def _check_tombstones(
     for output in tombstones:
         if not known.pop(output.map_task, 0):
             raise ShuffleError(_refused(job, output, "has tombstones of another map task"))
-    _check_files_of(job, tombstones)
+    if tombstones:
+        _check_files_of(job, MapOutputs.of(tombstones))
 
 
 def _check_job(job: ShuffleJob, outputs: Sequence[MapOutput]) -> None:
@@ -143,17 +145,17 @@ def _check_job(job: ShuffleJob, outputs: Sequence[MapOutput]) -> None:
         raise ShuffleError(msg)
 
 
-def _check_files_of(job: ShuffleJob, outputs: Sequence[MapOutput]) -> None:
+def _check_files_of(job: ShuffleJob, outputs: MapOutputs) -> None:
     all_are_readable = next(_refused_by_readers(outputs), None) is None
     for output in outputs:
         for problem in _problems(job, output, is_readable=all_are_readable):
             raise ShuffleError(_refused(job, output, problem))
 
 
-def _refused_by_readers(outputs: Sequence[MapOutput]) -> Iterator[str]:
+def _refused_by_readers(outputs: MapOutputs) -> Iterator[str]:
     """Yield why readers would refuse some of these map outputs."""
     try:
-        decode_outputs(encode_outputs(MapOutputs.of(outputs)))
+        decode_outputs(encode_outputs(outputs))
     except MALFORMED as error:
         yield f"has a status that readers would refuse ({error})"
 
@@ -161,7 +163,7 @@ def _refused_by_readers(outputs: Sequence[MapOutput]) -> Iterator[str]:
 def _problems(job: ShuffleJob, output: MapOutput, *, is_readable: bool) -> Iterator[str]:
     """Yield why the files of a map output are not those that one attempt of its task wrote."""
     if not is_readable:
-        yield from _refused_by_readers([output])
+        yield from _refused_by_readers(MapOutputs.of([output]))
     # Each attempt chooses a random id of its own and numbers its files; a file that is named twice
     # would be read twice.
     names = [file.path.rpartition("/")[2] for file in output.files]

@@ -102,12 +102,16 @@ class MapOutputs(Sequence[MapOutput]):
         left, gone = _left(made, removed)
         # Small tables are checked as one, which is far faster. If that fails, each is: a rule may
         # hold for each and not for all. What is not left of them is not used.
-        small = [rest for table, rest in zip(made, left, strict=True) if len(table) < _MANY]
-        are_sound = not any(problems(_together(small)))
-        for part, table in zip(parts, made, strict=True):
-            is_checked = part._table is not None or (are_sound and len(table) < _MANY)
-            if part._check is not None and not is_checked:
-                part._check(table)
+        each = [
+            (part._check, table, rest)
+            for part, table, rest in zip(parts, made, left, strict=True)
+            if part._check is not None and part._table is None
+        ]
+        small = [rest for _, table, rest in each if len(table) < _MANY]
+        are_sound = not small or not any(problems(_together(small)))
+        for check, table, _ in each:
+            if not are_sound or len(table) >= _MANY:
+                check(table)
         return MapOutputs.of_table(_in_order(_together(left))), gone
 
     @property
