@@ -39,6 +39,7 @@ NUMBERS: dict[str, tuple[int, ...]] = {
     "appends": (200,),
     "masks": (200,),
     "upserts": (200,),
+    "rescale": (200,),
     "spark": (200, 2_000),
     "lane": (200, 2_000),
     "joins": (200, 2_000),

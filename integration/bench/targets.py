@@ -149,6 +149,12 @@ UPSERT_AGAINST_REWRITE = Target(at_most=0.1)
 UPSERT_AGAINST_PEERS = Target(at_most=1)
 """Time of an upsert, against Delta's ``MERGE`` and Lance's ``merge_insert``."""
 
+RESCALE = Target(at_most=1)
+"""Time of a rescale, against an append of one row."""
+
+READ_AFTER_RESCALE = Target(at_most=1.5)
+"""Time of reading all rows after a rescale, before a merge, against those of one number."""
+
 SINCE_AGAINST_ALL = {500: Target(at_most=0.03), 50: Target(at_most=0.04)}
 """Time of ``map_groups(since="last")`` where 1 % of the keys changed, against all groups, by rows
 of a key."""

@@ -157,6 +157,14 @@ class ChangedGroupsMachine(RuleBasedStateMachine):
             shuffle.merge(by=by, policy=MergePolicy(rewrite="always"), options=SMALL)
         self.is_current = is_current
 
+    @rule(n=st.sampled_from([1, 2, 4, 6]), of_result=st.booleans())
+    def rescale(self, n, of_result):
+        is_current = self.is_current
+        shuffle = self.shuffle(of_result)
+        if shuffle is not None and isinstance(shuffle.partitioner, HashPartitioner):
+            shuffle.rescale(n)
+        self.is_current = is_current
+
     @rule(back=st.integers(1, 3), of_result=st.booleans())
     def rollback(self, back, of_result):
         shuffle = self.shuffle(of_result)

@@ -24,6 +24,7 @@ from arrow_format import (
     merge_shuffle,
     open_shuffle,
 )
+from arrow_format.jobs.rescale import rescale_shuffle
 from connector.source.stream_reader import ShuffleStreamReader
 from tests.support.exhaustive import times
 from tests.support.guarantees import guarantee
@@ -144,6 +145,10 @@ class StreamsMachine(RuleBasedStateMachine):
     @rule()
     def merge(self):
         merge_shuffle(self.path, options=FAST, by="map_output")
+
+    @rule(n=st.sampled_from([1, 2, 3, 6]))
+    def rescale(self, n):
+        rescale_shuffle(self.path, n)
 
     @rule()
     def collect(self):

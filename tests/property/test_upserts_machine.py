@@ -27,7 +27,12 @@ from arrow_format import (
     open_shuffle,
     rollback_shuffle,
 )
-from arrow_format.errors import CommitConflictError, DuplicateKeyError, ShuffleNotFoundError
+from arrow_format.errors import (
+    CommitConflictError,
+    DuplicateKeyError,
+    OptionError,
+    ShuffleNotFoundError,
+)
 from arrow_format.jobs.alter import rename_columns
 from arrow_format.jobs.delete_rows import delete_rows
 from arrow_format.jobs.write import append_shuffle, write_shuffle
@@ -143,6 +148,16 @@ class UpsertsMachine(RuleBasedStateMachine):
     def merge(self, by):
         self.merge_all(by)
         self.committed(self.orders)
+
+    @rule(n=st.sampled_from([1, 2, 3, 4, 6]))
+    def rescale(self, n):
+        shuffle = arrow_shuffle.open_shuffle(self.path)
+        if isinstance(shuffle.partitioner, RangePartitioner):
+            with pytest.raises(OptionError, match="only a hash"):
+                shuffle.rescale(n)
+            return
+        if shuffle.rescale(n).is_new:
+            self.committed(self.orders)
 
     def delete_customer(self, customer, erase):
         delete_rows(self.path, {self.names["customer"]: [customer]}, erase=erase, options=SMALL)

@@ -37,6 +37,7 @@ from arrow_format.errors import (
 from arrow_format.jobs.cleanup import abort_after, abort_job
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.jobs.rescale import rescale_shuffle
 from arrow_format.jobs.target import open_target
 from arrow_format.log.names import entry_path
 from arrow_format.streaming.consumption import Consumer
@@ -274,6 +275,19 @@ def alter(op: str, new: str = "") -> Callable[[Storage], None]:
         def run() -> int:
             name = open_shuffle(storage).schema.names[0]
             return rename_columns(storage, {name: new or op}).version
+
+        commits(op, "keep", (), run)
+
+    return act
+
+
+def rescale(op: str, num_subpartitions: int) -> Callable[[Storage], None]:
+    """Return a rescale, which has no rows."""
+
+    def act(storage: Storage) -> None:
+        def run() -> int | None:
+            rescaling = rescale_shuffle(storage, num_subpartitions)
+            return rescaling.version if rescaling.is_new else None
 
         commits(op, "keep", (), run)
 

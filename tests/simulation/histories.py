@@ -96,6 +96,7 @@ def _operation(chance: random.Random, kind: _Kind, name: str) -> Act:
         "tag": (1, lambda: actors.tag(chance.choice("tu"), number)),
         "untag": (1, lambda: actors.untag(chance.choice("tu"))),
         "read": (1, actors.read),
+        "rescale": (1, lambda: actors.rescale(f"rescale-{name}", chance.choice((1, 2, 3, 6)))),
         "alter": (
             1,
             lambda: actors.in_turn(
