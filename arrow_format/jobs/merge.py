@@ -178,7 +178,7 @@ def plan_merge(shuffle: Shuffle, policy: MergePolicy, by: MergeBy = "map_output"
         )
         raise OptionError(msg)
     whole = _facts(outputs)
-    scales = wanted != n and _has_other_files(shuffle, wanted)
+    scales = wanted != n and len(outputs) > 0 and _has_other_files(shuffle, wanted)
     if not policy.should_merge_by_subpartition(whole, n, scales=scales):
         return MergePlan(shuffle.path, shuffle.version, (), (), ())
     pieces = plan_pieces(
@@ -192,8 +192,8 @@ def plan_merge(shuffle: Shuffle, policy: MergePolicy, by: MergeBy = "map_output"
 
 
 def _has_other_files(shuffle: Shuffle, num_subpartitions: int) -> bool:
-    """Whether some files have other numbers of subpartitions."""
-    numbers = shuffle.snapshot.map_outputs.of_files("num_subpartitions")
+    """Whether some files have other numbers of subpartitions, those of tombstones too."""
+    numbers = shuffle.snapshot.all_outputs.of_files("num_subpartitions")
     return bool((numbers != num_subpartitions).any())
 
 
@@ -268,15 +268,19 @@ def merge_with(
     shuffle = open_to_replace(open_storage(path, storage_options), expected_version, reading)
     plan = plan_merge(shuffle, policy, by)
     before = _facts(shuffle.map_outputs)
-    if not plan.merges:
+    wanted = shuffle.snapshot.newest.shape.new_subpartitions
+    is_scaled = wanted != shuffle.num_subpartitions
+    scales = is_scaled and policy.rewrite != "never" and _has_other_files(shuffle, wanted)
+    if not plan.merges and not scales:
         count, version = len(shuffle.map_outputs), shuffle.version
-        wanted = shuffle.snapshot.newest.shape.new_subpartitions
-        if wanted != shuffle.num_subpartitions and not _has_other_files(shuffle, wanted):
+        if is_scaled:
             # The last rows in files of another number were deleted, say.
             rescaling = rescale_shuffle(shuffle.storage, wanted, expected_version=expected_version)
             version = rescaling.version
         return MergeReport(plan, version, (count, count), before, before)
-    work = _work_of(shuffle, plan, policy)
+    # Without a merge there are tombstones of another number.
+    nothing = MapOutputMerges(shuffle, (), policy.max_fan_in)
+    work = _work_of(shuffle, plan, policy) if plan.merges else nothing
 
     def write(job: ShuffleJob) -> tuple[list[Replacement], Totals]:
         changes, added = work.replacements(job, run(job, work))

@@ -222,6 +222,29 @@ def test_changes_in_any_order(tmp_path):
     assert check(tmp_path, [*of(range(10), v=5), *of(range(10, 30), v=6)]) == 12
 
 
+@BY
+@pytest.mark.parametrize("are_left", [True, False])
+def test_what_says_when_keys_were_deleted_has_the_number_of_new_files(tmp_path, by, are_left):
+    how = {"unique": ["k"], "sequence_by": "v", "mode": "upsert"}
+    write(tmp_path, *range(10), v=5, **how)
+    kinds = pa.array(["d"] * 10).slice(0, 5 if are_left else 10)
+    gone = rows(*range(len(kinds)), v=7).append_column("op", kinds)
+    open_shuffle(tmp_path).upsert(gone, row_kind="op")
+    open_shuffle(tmp_path).rescale(12)
+    for turn in range(2):
+        n = 12 if turn else 4
+        left = of(range(5, 10), v=5) if are_left else []
+        assert check(tmp_path, left) == n
+        open_shuffle(tmp_path).upsert(rows(2, 3, v=6))  # before they were deleted
+        assert check(tmp_path, left) == n
+        open_shuffle(tmp_path).merge(by, policy=ALWAYS)
+        assert check(tmp_path, left) == 12
+        tombstones = open_shuffle(tmp_path).snapshot.tombstones
+        assert {*tombstones.of_files("num_subpartitions").tolist()} == {12}
+    open_shuffle(tmp_path).upsert(rows(2, v=8))
+    assert stored(tmp_path)[2, 8] == 1
+
+
 def pending(path, *ids, n=8):
     job = begin(path, rows().schema, n=n, partitioner=arrow_shuffle.HashPartitioner("k"))
     job, statuses = begun_with(path, rows(*ids, v=1), n=n)
