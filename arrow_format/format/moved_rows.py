@@ -42,7 +42,19 @@ def moved_rows(
     num_subpartitions
         By which all of them have rows.
     """
-    numbers, ordinals = _ordinals(rows, before, num_subpartitions)
+    return rows_at(*_ordinals(rows, before, num_subpartitions), after, num_subpartitions)
+
+
+def rows_at(
+    numbers: Int64Array,
+    ordinals: Int64Array,
+    after: Sequence[Sequence[Region]],
+    num_subpartitions: int,
+) -> list[Rows]:
+    """Return where rows are in files, by their subpartitions and how many rows of it come before.
+
+    ``after`` has the regions of each file, as :func:`moved_rows` has them.
+    """
     seen = np.zeros(num_subpartitions + 1, np.int64)
     found: list[Rows] = []
     for regions in after:

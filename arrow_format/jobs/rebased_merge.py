@@ -9,8 +9,10 @@ import pyarrow.compute as pc
 
 from arrow_format.arrays.buffers import to_numpy
 from arrow_format.format.masks import rows_beyond
-from arrow_format.format.moved_rows import are_copies, moved_rows
+from arrow_format.format.moved_rows import are_copies, moved_rows, rows_at
 from arrow_format.jobs.mask_rows import MaskedRows, mask_rows
+from arrow_format.jobs.placed_again import PlacedAgain
+from arrow_format.keys.partitioner import HashPartitioner, partitioner_from_description
 from arrow_format.log.outputs import MapOutputs, key_of
 from arrow_format.log.totals import sum_totals
 from arrow_format.read.index_cache import IndexCache
@@ -30,15 +32,17 @@ class RebasedMerge:
     """Fits the replacements of a merge of a version to what has become of that.
 
     A mask that was put on an input meanwhile becomes one of the outputs, since a merge keeps the
-    order of rows. A replacement is left out of which an input is gone; or, of sorted rows that were
-    joined, or whose file had another number of subpartitions, masked: where they are now only their
-    keys say.
+    order of rows; where these got another number of subpartitions, their keys say which they share.
+    A replacement is left out of which an input is gone; or, of sorted rows that were joined,
+    masked: where they are now only their sort keys say.
     """
 
     def __init__(self, version: Snapshot, job: ShuffleJob) -> None:
         self._version = version.newest
         self._job = job
         self._indexes = IndexCache(job.storage)
+        self._placed_again: dict[int, PlacedAgain] = {}
+        """By the position of a replacement."""
 
     def fitted(
         self, changes: Sequence[Replacement], added: Totals, now: MapOutputs
@@ -54,10 +58,11 @@ class RebasedMerge:
             return changes, added
         there = {key_of(output): output for output in now.among(inputs.keys)}
         n = self._job.num_subpartitions
+        added = sum_totals([added], n)  # by those of the version, where others are to come
         fitted = []
-        for change in changes:
+        for number, change in enumerate(changes):
             known = [there.get(key_of(each)) for each in change.inputs]
-            carried = self._carried(change, known)
+            carried = self._carried(number, change, known)
             if carried is None:
                 lost = self._totals(change.outputs), self._totals(change.inputs)
                 added = sum_totals([added, lost[1]], n)
@@ -68,7 +73,7 @@ class RebasedMerge:
         return (fitted, added) if fitted else (changes, added)
 
     def _carried(
-        self, change: Replacement, known: Sequence[MapOutput | None]
+        self, number: int, change: Replacement, known: Sequence[MapOutput | None]
     ) -> tuple[Replacement, Int64Array | int] | None:
         """Return a replacement of inputs as they are now; None where it cannot be one.
 
@@ -86,13 +91,18 @@ class RebasedMerge:
         regions = [index.regions for index in after]
         stored = [(index.regions, index.mask) for index in before]
         numbers = {index.metadata.num_subpartitions for index in (*before, *after)}
-        if len(numbers) > 1:  # a file of a multiple has rows of a subpartition in another order
-            return None
-        n = next(iter(numbers), self._job.num_subpartitions)
-        if self._version.sort_by and not are_copies(stored, regions, n):
+        n = max((index.metadata.num_subpartitions for index in after), default=min(numbers))
+        if self._version.sort_by and (len(numbers) > 1 or not are_copies(stored, regions, n)):
             return None
         rows = [rows_beyond(new.mask, old.mask) for old, new in zip(before, later, strict=True)]
-        moved = moved_rows(rows, stored, regions, n)
+        if len(numbers) == 1:
+            moved = moved_rows(rows, stored, regions, n)
+        else:
+            again = self._placed_again.get(number) or self._scaled(before, n)
+            if again is None:
+                return None
+            self._placed_again[number] = again
+            moved = rows_at(*again.ordinals(rows), regions, n)
         masked = []
         for output in change.outputs:
             count = len(output.files)
@@ -102,6 +112,14 @@ class RebasedMerge:
         replaced, (_, sizes) = mask_rows(self._job, masked)
         outputs = tuple(output for each in replaced for output in each.outputs)
         return replace(change, inputs=now, outputs=outputs), sizes
+
+    def _scaled(self, inputs: Sequence[PartitionedFileReader], n: int) -> PlacedAgain | None:
+        """Return what finds rows that were placed by n; None where their keys do not say it."""
+        partitioner = partitioner_from_description(self._version.partitioner)
+        is_placed = all(index.file.placed for index in inputs)
+        if not isinstance(partitioner, HashPartitioner) or not is_placed:
+            return None
+        return PlacedAgain(self._version, inputs, partitioner, n)
 
     def _opened(self, outputs: Sequence[MapOutput]) -> list[PartitionedFileReader]:
         files = [(output, file) for output in outputs for file in output.files]

@@ -23,7 +23,6 @@ from arrow_format.log.newest_version import NewestVersion
 from arrow_format.log.outputs import NO_OUTPUTS, MapOutputs
 from arrow_format.log.reader import has_expired
 from arrow_format.log.snapshot import Snapshot
-from arrow_format.read.index_cache import IndexCache
 from arrow_format.read.shuffle import opened
 from arrow_format.storage.credentials import check_end
 from arrow_format.storage.local_dirs import check_local_dirs
@@ -209,7 +208,6 @@ def _commit(
     log = CommitLog(job.storage)
     current = NewestVersion(log)
     fitted = None if fit is None else fit(job)
-    indexes = IndexCache(job.storage)
     inputs = outputs = NO_OUTPUTS
     totals = added
 
@@ -236,7 +234,7 @@ def _commit(
             if operation == "merge" and entry.shape.rescaled_to is not None:
                 before = current.version()
                 left = MapOutputs.concat([before.map_outputs.without(inputs.keys), outputs])
-                entry = rescaled(log, entry, entry.shape, left, before, indexes)
+                entry = rescaled(job.storage, log, entry, entry.shape, left, before)
             return entry if complete is None else complete(entry, view, current.version)
 
     entry = append_entry(job, log, decide)

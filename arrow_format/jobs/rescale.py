@@ -25,7 +25,7 @@ from arrow_format.read.index_cache import IndexCache
 from arrow_format.read.presentation import count_of, scaled_note
 from arrow_format.read.shuffle import check_there
 from arrow_format.report import Report
-from arrow_format.storage.open import Place, open_storage
+from arrow_format.storage.open import Place, Storage, open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,7 +88,7 @@ def rescale_shuffle(
     check_version_number(expected_version)
     storage = open_storage(path)
     check_there(storage)
-    log, indexes = CommitLog(storage), IndexCache(storage)
+    log = CommitLog(storage)
     newest: LogEntry | None = None
 
     def decide(view: LogView) -> LogEntry | None:
@@ -103,7 +103,7 @@ def rescale_shuffle(
         newest = snapshot.newest
         shape = replace(newest.shape, rescaled_to=wanted)
         outputs = snapshot.map_outputs
-        entry = rescaled(log, draft(view, RESCALE), shape, outputs, snapshot, indexes)
+        entry = rescaled(storage, log, draft(view, RESCALE), shape, outputs, snapshot)
         is_same = entry.shape.num_subpartitions == newest.num_subpartitions
         return None if is_same and newest.shape.new_subpartitions == wanted else entry
 
@@ -116,12 +116,12 @@ def rescale_shuffle(
 
 
 def rescaled(
+    storage: Storage,
     log: LogReader,
     entry: LogEntry,
     shape: VersionShape,
     outputs: MapOutputs,
     before: Snapshot,
-    indexes: IndexCache,
 ) -> LogEntry:
     """Return the draft of an entry with the number of subpartitions that its version is read by.
 
@@ -137,6 +137,8 @@ def rescaled(
     if before.newest.num_subpartitions % n == 0 and is_finer:
         return entry
     with_rows, _ = outputs.apart()
+    # Of each try: masks that were made for it are told apart from none once they are committed.
+    indexes = IndexCache(storage)
     totals = more_than(totals_of_outputs(log, entry, with_rows, indexes), before)
     return replace(entry, content=dataclasses.replace(entry.content, totals=totals))
 
