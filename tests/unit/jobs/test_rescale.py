@@ -3,6 +3,7 @@
 import pickle
 from collections import Counter
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -11,9 +12,12 @@ from hypothesis import strategies as st
 
 import arrow_shuffle
 from arrow_format.filters.keys import subpartitions_of_keys
+from arrow_format.integrations.epoch_reader import EpochReader
+from arrow_format.integrations.epochs import Epochs
 from arrow_format.jobs.commit import commit_job
 from arrow_format.log import carried
 from arrow_format.log.commit_log import CommitLog
+from arrow_format.read.shuffle import open_shuffle as open_format
 from arrow_format.storage.open import open_storage
 from arrow_format.streaming.flush_pending import flush_pending
 from arrow_shuffle import MergePolicy, open_shuffle, write_shuffle
@@ -162,6 +166,24 @@ def test_an_append_that_began_before_is_found_by_lookup_join_and_delete(path, tm
     assert joined.read().read_all().num_rows == 10
     assert shuffle.delete({"k": [150]}).num_rows == 1
     check(path, [(k, 0) for k in range(200) if k != 150])
+
+
+def test_other_libraries_read_files_of_several_numbers(path):
+    open_shuffle(path).rescale(12)
+    shuffle = open_shuffle(path)
+    shuffle.append(rows(*range(100, 150), v=1))
+    shuffle.delete({"k": [5, 120]}, erase=False)
+    shuffle, left = shuffle.newest(), sorted({*range(150)} - {5, 120})
+    dataset = shuffle.to_dataset()
+    assert sorted(dataset.to_table()["k"].to_pylist()) == left
+    found = duckdb.connect().execute("SELECT k FROM dataset WHERE v = 1 ORDER BY k").fetchall()
+    assert [k for (k,) in found] == [k for k in left if k >= 100]
+    assert sorted(shuffle.to_polars().collect()["k"].to_list()) == left
+    reader = EpochReader(open_format(path), ["k"], Epochs(batch_size=16, seed=1))
+    epoch = [k for batch in reader.batches(0, 0, 1, 0) for k in batch["k"].to_pylist()]
+    assert sorted(epoch) == left
+    assert (shuffle.count_rows(), shuffle.min_max(["k"])["k"][1].as_py()) == (148, 149)
+    assert shuffle.count_rows(filter="k > 140") == 9
 
 
 def test_an_append_with_a_number_of_its_own_takes_that_of_the_shuffle(path):

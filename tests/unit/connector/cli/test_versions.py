@@ -71,6 +71,27 @@ def test_alter(path, command):
 
 
 @pytest.mark.slow
+def test_another_number_of_subpartitions(tmp_path, command):
+    path = tmp_path / "hashed"
+    write_rows(path, pa.table({"k": [1, 2, 3]}), "k", n=8)
+    status, text = command("rescale", path, 16)
+    assert (status, "new files have 16 subpartitions" in text) == (0, True)
+    status, text = command("rescale", path, 12, "--json")
+    assert status == 0
+    assert json.loads(text) == {
+        "path": str(path), "version": 3, "num_subpartitions": 4, "rescaled_to": 12, "is_new": True
+    }  # fmt: skip
+    assert command("merge", path)[0] == 0
+    assert open_shuffle(path).num_subpartitions == 12
+    for arguments, code, problem in (
+        (["0"], 2, "from 1 to"),
+        (["16", "--expected-version", "9"], 1, "is not there"),
+    ):
+        status, text = command("rescale", path, *arguments)
+        assert (status, problem in text) == (code, True), text
+
+
+@pytest.mark.slow
 def test_columns_that_identify_a_row(path, command):
     assert command("alter", path, "--unique", "p,v")[0] == 0
     assert open_shuffle(path).unique == ("p", "v")
