@@ -289,7 +289,7 @@ class Shuffle(Convertible, Maintained, Rows):
         row_kind
             Of a change feed: the column that says what each change does, in the words of Debezium
             (``c r u d``), Spark and Delta (``insert update_postimage delete``) or Flink
-            (``+I +U -D``). It is not stored. A deletion needs the columns of ``unique`` and
+            (``+I +U -D``). It is not stored. A deletion needs values of ``unique`` and
             ``sequence_by`` alone; ``-U`` and ``update_preimage`` are passed over. Without a
             sequence the rows come in the order of the changes, the last of each key counts, and all
             are in memory together, in this process. None: each row is there.
@@ -298,7 +298,7 @@ class Shuffle(Convertible, Maintained, Rows):
             the log of a database, or the time of the change; a null is less than all. Of several
             changes of a row the newest counts, in whatever order and in whichever upsert they come:
             one that is older than the row that is there is dropped, and so is one that is older
-            than the deletion of its row, as long as the version before that is kept. Of equal ones
+            than the deletion of its row, as long as the version of that is kept. Of equal ones
             the last counts, in the order in which the shuffle has them, and a row before a
             deletion.
             It is kept with the shuffle: later upserts leave it out.

@@ -39,6 +39,13 @@ class Columns(NamedTuple):
         """The id of each column, in order."""
         return {path[0]: id_ for path, id_ in self.by_path.items() if len(path) == 1}
 
+    def only(self, names: Iterable[str]) -> Columns:
+        """Return some of the columns, in the order of their names."""
+        names = [*names]
+        schema = pa.schema([self.schema.field(name) for name in names])
+        by_path = self.by_path
+        return Columns(schema, tuple(by_path[path] for path in paths_of(schema)))
+
 
 NO_COLUMNS = Columns(pa.schema([]), ())
 

@@ -39,8 +39,14 @@ def check_row_kind(schema: pa.Schema, row_kind: str, needed: Sequence[str]) -> N
         raise SchemaError(msg)
 
 
-def _kinds(kinds: pa.Array, row_kind: str) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def _kinds(
+    changes: pa.Table | pa.RecordBatch, row_kind: str, unique: Sequence[str]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return which rows are there, and which are deleted; raises SchemaError as documented."""
+    kinds = changes[row_kind]
+    if isinstance(kinds, pa.ChunkedArray):
+        kinds = kinds.combine_chunks()
+    kinds = pc.utf8_rtrim(kinds, " ")  # texts of a CHAR are padded
     is_upsert, is_delete, is_ignored = (
         to_numpy(pc.is_in(kinds, pa.array(known, kinds.type)))
         for known in (UPSERTS, DELETES, IGNORED)
@@ -49,11 +55,18 @@ def _kinds(kinds: pa.Array, row_kind: str) -> tuple[NDArray[np.bool_], NDArray[n
     if len(unknown):
         row = int(unknown[0])
         msg = (
-            f"row_kind={row_kind!r}: row {row:,} is {kinds[row].as_py()!r}, which is none of "
+            f"row_kind={row_kind!r}: row {row:,}{_key_of(changes, unique, row)} is "
+            f"{kinds[row].as_py()!r}, which is none of "
             f"{', '.join((*UPSERTS, *DELETES, *IGNORED))}"
         )
         raise SchemaError(msg)
     return is_upsert, is_delete
+
+
+def _key_of(changes: pa.Table | pa.RecordBatch, unique: Sequence[str], row: int) -> str:
+    """Return the key of a row for a message: of a batch in a task the number says little."""
+    key = {name: changes[name][row].as_py() for name in unique if name in changes.schema.names}
+    return f" ({', '.join(f'{name}={value!r}' for name, value in key.items())})"
 
 
 def split_changes(
@@ -65,15 +78,15 @@ def split_changes(
     column ``row_kind`` is in neither. Raises SchemaError where a row has another kind or none, or a
     deletion nothing by which it would be newer than a row.
     """
-    is_upsert, is_delete = _kinds(changes[row_kind], row_kind)
+    is_upsert, is_delete = _kinds(changes, row_kind, needed[:-1])
     rows = changes.drop_columns([row_kind])
     gone = keep(rows.select(needed), to_arrow(is_delete))
     if gone.num_columns and gone.column(gone.num_columns - 1).null_count:
         lacks = to_numpy(changes[needed[-1]].is_null())
         row = int(np.flatnonzero(is_delete & lacks)[0])
         msg = (
-            f"row_kind={row_kind!r}: row {row:,} is a deletion whose {needed[-1]!r} is null, so "
-            "that no row is older: give the changes one"
+            f"row_kind={row_kind!r}: row {row:,}{_key_of(changes, needed[:-1], row)} is a deletion "
+            f"whose {needed[-1]!r} is null, so that no row is older than it: give it a value"
         )
         raise SchemaError(msg)
     return (rows if is_upsert.all() else keep(rows, to_arrow(is_upsert))), gone
@@ -90,7 +103,7 @@ def last_changes(
     Raises SchemaError where such a column is missing, or a row has another kind, or none.
     """
     check_row_kind(changes.schema, row_kind, unique)
-    is_upsert, is_delete = _kinds(changes[row_kind].combine_chunks(), row_kind)
+    is_upsert, is_delete = _kinds(changes, row_kind, unique)
     rows, is_left = changes.drop_columns([row_kind]), is_upsert | is_delete
     if not is_left.all():
         rows, is_delete = keep(rows, to_arrow(is_left)), is_delete[is_left]

@@ -212,7 +212,7 @@ class _Commit:
         if shape.unique or (self.mode == "replace_groups" and operation == UPSERT):
             tombstones = self.complete.tombstones
             if tombstones:
-                of_columns = tuple(ids.by_name[name] for name in job.tombstone_columns)
+                of_columns = ids.only(job.tombstone_columns).ids
                 tombstones = [
                     dataclasses.replace(each, column_ids=of_columns) for each in tombstones
                 ]

@@ -70,6 +70,16 @@ def identify_rows(
             raise altered_meanwhile(storage.root, names)
         meant = ids
         entry = draft(view, "alter", state={"shape": replace(shape, unique=ids)})
+        if shape.sequence_by and {*ids} != {*shape.unique}:
+            snapshot = log.snapshot_of(view)
+            if snapshot is not None and len(snapshot.readable().tombstones):
+                msg = (
+                    f"{storage.root}: rows that changes deleted are known by "
+                    f"{', '.join(shape.unique_names)}, so that {', '.join(names)} would not say "
+                    "which change is older than a deletion; nothing was changed. Overwrite the "
+                    "shuffle, or keep its unique columns"
+                )
+                raise OptionError(msg)
         # What was added since the rows were looked at was not; merges and deletions add nothing.
         if ids and checked != view.state.content:
             snapshot = log.snapshot_of(view)

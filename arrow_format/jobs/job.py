@@ -277,7 +277,10 @@ def begin_job(
             stored,
             sequence_by,
             unique or (() if there is None else there.unique_names),
-            collations(spark_schema, [sequence_by] if isinstance(sequence_by, str) else ()),
+            collations(
+                spark_schema or (None if there is None else there.spark_schema),
+                [sequence_by] if isinstance(sequence_by, str) else (),
+            ),
         ),
         row_kind=row_kind,
         source_schema=given if combine or row_kind else None,
@@ -305,8 +308,9 @@ def _rows_of_changes(
         raise OptionError(msg)
     if sequence_by is None:
         msg = (
-            f"row_kind={row_kind!r}: tasks keep no order of changes, so that a column has to say "
-            "which is newest: give sequence_by=. Changes in their order go to one process"
+            f"row_kind={row_kind!r}: no column says which change of a row is newest: give "
+            "sequence_by=. Changes that come in their order are for "
+            "open_shuffle(path).upsert(changes, row_kind=...), in this process"
         )
         raise OptionError(msg)
     if there is not None and row_kind in there.data_schema.names:

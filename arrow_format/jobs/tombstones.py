@@ -14,12 +14,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from arrow_format.arrays.buffers import to_arrow
+from arrow_format.arrays.selection import take
 from arrow_format.format.masks import RowMask
 from arrow_format.jobs.mask_rows import put_masks
 from arrow_format.jobs.replacement import Replacement
+from arrow_format.keys.last_positions import last_by
+from arrow_format.keys.sort_keys import ORDERS
+from arrow_format.log.totals import sum_totals
 from arrow_format.read.index_cache import IndexCache
 from arrow_format.read.key_search import keys_in
 from arrow_format.read.tombstones import opened, shape_of
+from arrow_format.read.unique_keys import groups_of
 from arrow_format.write.tombstones import FIRST_MAP_TASK, TombstoneWriter
 
 if TYPE_CHECKING:
@@ -78,7 +84,7 @@ def merged(snapshot: Snapshot, job: ShuffleJob, number: int) -> list[Replacement
     StorageError where one cannot be written.
     """
     version, indexes = snapshot.newest, IndexCache(job.storage)
-    oldest = version.state.oldest
+    oldest, num_written = version.state.oldest, 0
     is_old = snapshot.tombstones.last_versions < oldest
     each = [*snapshot.tombstones]
     changes = [Replacement((each[at],), ()) for at in np.flatnonzero(is_old).tolist()]
@@ -90,7 +96,8 @@ def merged(snapshot: Snapshot, job: ShuffleJob, number: int) -> list[Replacement
         numbers = {file.num_subpartitions for output in inputs for file in output.files}
         if len(inputs) < 2 and numbers == {job.num_subpartitions}:
             continue
-        joined = _joined(version, job, inputs, number + len(changes), indexes)
+        joined = _joined(version, job, inputs, number + num_written, indexes)
+        num_written += 1
         position = places[start]._replace(last_version=max(last[start:end]))
         output = replace(joined, position=position, column_ids=shape_of(version.shape).column_ids)
         as_written = version.divided(job.num_subpartitions)
@@ -105,16 +112,30 @@ def _joined(
     map_task: int,
     indexes: IndexCache,
 ) -> MapOutput:
-    """Write tombstones as one map output."""
+    """Write tombstones as one map output, of each key the newest.
+
+    Some subpartitions at a time are in memory.
+    """
     schema = shape_of(version.shape).data_schema
-    every = np.ones(version.num_subpartitions, np.bool_)
+    num_keys = len(schema.names) - 1
+    num_rows, _ = sum_totals(
+        [index.totals for index in opened(version, inputs, indexes)], version.num_subpartitions
+    )
     storage = job.storage.without_new_directories()
-    directory, metadata = job.directory_of(map_task), job.metadata(map_task, 0)
+    # In the directory that each job has: of tasks beyond the merge's own an abort knows nothing.
+    directory, metadata = job.directory_of(0), job.metadata(map_task, 0)
     with TombstoneWriter(storage, directory, metadata, job.partitioner, job.options) as writer:
-        for ids, columns in keys_in(opened(version, inputs, indexes), schema.names, schema, every):
-            gone = pa.RecordBatch.from_arrays(columns, schema=schema)
+        for wanted in groups_of(num_rows):
+            found = keys_in(opened(version, inputs, indexes), schema.names, schema, wanted)
+            parts = [
+                (ids, pa.RecordBatch.from_arrays(columns, schema=schema)) for ids, columns in found
+            ]
+            rows = pa.Table.from_batches([part for _, part in parts], schema).combine_chunks()
+            columns = [column.combine_chunks() for column in rows.columns]
+            newest = np.sort(last_by(columns[:num_keys], columns[num_keys:], [ORDERS[0]]))
+            gone = take(rows, to_arrow(newest)).combine_chunks().to_batches()[0]
             if job.num_subpartitions == version.num_subpartitions:
-                writer.emit(gone, ids)
+                writer.emit(gone, np.concatenate([ids for ids, _ in parts])[newest])
             else:
                 writer.add(gone)
         joined = writer.finish()

@@ -42,6 +42,7 @@ from arrow_format.read.tombstones import opened, shape_of
 from arrow_format.read.unique_keys import (
     groups_of,
     not_newest,
+    older_than,
     problem_of_keys,
     problem_of_nulls,
     problem_of_rows,
@@ -206,10 +207,11 @@ class UniqueRows:
         """Return what is left of the newest version and of the job, by the sequence of changes.
 
         ``names`` are the columns that identify a row, and the sequence, and ``buried`` tombstones
-        of the version.
+        of the version: they drop changes of the job that are older, and no row that is there.
         Some subpartitions are compared at a time, by the rows that the job has of them. Of a
         deletion and a row with one sequence the row is newer: deletions come first.
         """
+        num_keys = len(names) - 1
         columns = shape_of(version.shape).data_schema
         outputs = [*there.values(), *own]
         files = [(output, file) for output in outputs for file in output.files]
@@ -218,17 +220,22 @@ class UniqueRows:
         schema = version.data_schema
         for wanted in self._groups:
             indexes = self._indexes.indexes_of(version, files[num_stored:])
-            changed = [*rows_of_keys(indexes, names, schema, wanted)]
+            found = rows_of_keys(indexes, names, schema, wanted)
+            changed = [replace(each, order=num_stored + each.order) for each in found]
             indexes = opened(version, tombstones, self._indexes)
-            deleted = [*rows_of_keys(indexes, names, columns, wanted)]
+            deleted = [
+                replace(each, order=-1) for each in rows_of_keys(indexes, names, columns, wanted)
+            ]
             keys = self._keys_of_changes(version, [*changed, *deleted])
             indexes = opened(version, buried, self._indexes)
-            deleted += rows_of_keys(indexes, names, columns, wanted, keys)
+            gone = [*rows_of_keys(indexes, names, columns, wanted, keys)]
+            changes, late = older_than([*deleted, *changed], gone, num_keys)
             indexes = self._indexes.indexes_of(version, files[:num_stored])
-            rows = [replace(each, order=-1) for each in deleted]
-            rows += rows_of_keys(indexes, names, schema, wanted, keys)
-            rows += [replace(each, order=num_stored + each.order) for each in changed]
-            for order, region, places in not_newest(rows, len(names) - 1):
+            stored = [*rows_of_keys(indexes, names, schema, wanted, keys)]
+            deleted, changed = changes[: len(deleted)], changes[len(deleted) :]
+            dropped = [(each.order, each.region, each.places) for each in late]
+            dropped += not_newest([*deleted, *stored, *changed], num_keys)
+            for order, region, places in dropped:
                 if order >= 0:
                     older[order].setdefault(region, []).append(places)
         masked, first = [], 0
@@ -243,23 +250,23 @@ class UniqueRows:
                 ]
                 whole = [*self._indexes.indexes_of(version, each_file)]
                 masked.append(MaskedRows(output, whole, by_region))
-        changes, totals = mask_rows(self._job, masked)
+        replaced, totals = mask_rows(self._job, masked)
         # One of which nothing is left keeps its number: those of an overwrite are counted.
         left = MapOutputs.of(
             output
-            for change in changes
+            for change in replaced
             for output in change.outputs or [replace(each, files=()) for each in change.inputs]
         )
         inputs = MapOutputs.of(each.output for each in masked)
         unchanged = own.without(inputs.keys)
-        stored = inputs.without(own.keys)
+        of_version = inputs.without(own.keys)
         if [*self._with_masks[0]] != [*tombstones]:
             masks = masked_tombstones(self._job, version, tombstones, self._indexes)
             self._with_masks = tombstones, masks
         _, tombstones = self._with_masks
         of_job = MapOutputs.concat([unchanged, left.among(own.keys), MapOutputs.of(tombstones)])
         return Replaced(
-            stored,
+            of_version,
             MapOutputs.of(output for output in left.without(own.keys) if output.files),
             of_job.without_positions(),
             bool(masked or tombstones),

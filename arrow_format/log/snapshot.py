@@ -85,14 +85,14 @@ class Snapshot:
 
     def readable(self) -> Snapshot:
         """Return it with its tombstones apart."""
-        if not self.newest.shape.sequence_by or len(self.tombstones):
+        if len(self.tombstones):
             return self
         outputs, tombstones = self.map_outputs.apart()
         return replace(self, map_outputs=outputs, tombstones=tombstones)
 
     @property
     def all_outputs(self) -> MapOutputs:
-        """Its map outputs, and its tombstones, in reading order."""
+        """Its map outputs, and its tombstones."""
         return MapOutputs.concat([self.map_outputs, self.tombstones])
 
     @property

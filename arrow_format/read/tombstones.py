@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from msgspec import structs
 
 from arrow_format.model import NO_MASK
@@ -27,12 +26,11 @@ if TYPE_CHECKING:
 
 def shape_of(shape: VersionShape) -> VersionShape:
     """Return what the tombstones of a version with a sequence are read as."""
-    names = (*shape.unique_names, shape.sequence_name or "")
-    by_name = shape.columns.by_name
+    columns = shape.columns.only((*shape.unique_names, shape.sequence_name or ""))
     return structs.replace(
         shape,
-        data_schema=pa.schema([shape.data_schema.field(name) for name in names]),
-        column_ids=tuple(by_name[name] for name in names),
+        data_schema=columns.schema,
+        column_ids=columns.ids,
         sort_by=(),
         spark_schema=None,
     )

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
+from arrow_format.arrays.buffers import to_arrow
+from arrow_format.arrays.radix_sort import sort_permutation
+from arrow_format.arrays.selection import keep
+from arrow_format.keys.key_groups import key_groups
 from arrow_format.keys.key_numbers import key_numbers
 from arrow_format.keys.last_positions import last_by
 from arrow_format.keys.sort_keys import ORDERS
+from arrow_format.keys.spark_order import key_codes
 from arrow_format.read.key_search import FoundRows, keys_in
 
 if TYPE_CHECKING:
@@ -72,6 +78,40 @@ def not_newest(rows: Sequence[FoundRows], num_keys: int) -> Iterator[tuple[int, 
         first += len(each.places)
         if older.any():
             yield each.order, each.region, each.places[older]
+
+
+def older_than(
+    rows: Sequence[FoundRows], others: Sequence[FoundRows], num_keys: int
+) -> tuple[list[FoundRows], list[FoundRows]]:
+    """Return those rows that are not older than the newest other one of their key, and the rest.
+
+    Columns are as for :func:`not_newest`. One with an equal sequence is not older.
+    """
+    if not rows or not others:
+        return [*rows], []
+    every = [*others, *rows]
+    columns = [pa.concat_arrays([each.columns[i] for each in every]) for i in range(num_keys + 1)]
+    groups, last = key_groups(columns[:num_keys])
+    order = sort_permutation(key_codes(columns[num_keys:], [ORDERS[0]]))
+    places = np.empty(len(order), np.int64)
+    places[order] = np.arange(len(order))
+    first = sum(len(each.places) for each in others)
+    newest = np.full(len(last), -1, np.int64)
+    np.maximum.at(newest, groups[:first], places[:first])
+    is_older = places < newest[groups]
+    kept, older = [], []
+    for each in rows:
+        of_chunk = is_older[first : first + len(each.places)]
+        first += len(each.places)
+        kept.append(_some(each, ~of_chunk) if of_chunk.any() else each)
+        if of_chunk.any():
+            older.append(_some(each, of_chunk))
+    return kept, older
+
+
+def _some(rows: FoundRows, mask: NDArray[np.bool_]) -> FoundRows:
+    columns = [keep(column, to_arrow(mask)) for column in rows.columns]
+    return replace(rows, places=rows.places[mask], columns=columns)
 
 
 def problem_of_rows(

@@ -280,7 +280,7 @@ class Oracle:
         for event in events:
             if event[0] == "fails" and event[1] in self._rules.must_succeed and not has_faults:
                 raise Wrong(f"{event[1]} failed: {event[2]}")
-            if event[0] == "gives up" and "Corrupt:" in event[-1] and not has_faults:
+            if event[0] in ("gives up", "fails") and "Corrupt" in event[-1] and not has_faults:
                 raise Wrong(f"an actor saw damage: {event[-1]}")
             if event[0] == "expired" and event[1] in {
                 *self._rules.kept,

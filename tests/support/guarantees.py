@@ -148,8 +148,8 @@ GUARANTEES: dict[str, dict[str, str]] = {
         "deletions in any order": (
             "A change of a feed with a sequence that is older than the row that is there, or than "
             "the deletion of its key, changes nothing, in whatever order and in whichever commit "
-            "it comes, and whatever merges came between, as long as the version before the "
-            "deletion is kept"
+            "it comes, and whatever merges came between, as long as the version of the deletion "
+            "is kept"
         ),
         "upserts": (
             "No version has two rows of one `unique` key: an upsert replaces the row that is "

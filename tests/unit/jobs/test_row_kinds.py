@@ -177,7 +177,11 @@ def test_rows_of_a_shuffle_are_no_feed(path: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("word", "message"),
-    [("x", "row 1 is 'x', which is none of c, r"), (None, "row 1 is None, which"), ("U", "'U'")],
+    [
+        ("x", r"row 1 \(customer=1, order=10\) is 'x', which is none of c, r"),
+        (None, r"row 1 \(customer=1, order=10\) is None, which"),
+        ("U", "'U'"),
+    ],
 )
 def test_other_kinds_are_refused(path: Path, word: str | None, message: str) -> None:
     with pytest.raises(SchemaError, match=message):
@@ -249,7 +253,7 @@ def test_a_change_may_be_as_late_as_versions_are_kept(tmp_path: Path) -> None:
 
 def test_a_deletion_says_when_it_was(tmp_path: Path) -> None:
     path = sequenced(tmp_path / "s")
-    with pytest.raises(SchemaError, match="row 1 is a deletion whose 'lsn' is null"):
+    with pytest.raises(SchemaError, match=r"row 1 \(k=1\) is a deletion whose 'lsn' is null"):
         upserted(path, ("u", 1, None), ("d", 1, None))
     with pytest.raises(DuplicateKeyError, match="column 'k' is null"):
         upserted(path, ("d", None, 2))
@@ -308,3 +312,69 @@ def test_damage_of_a_tombstone_is_found(tmp_path: Path) -> None:
     assert open_shuffle(path).num_rows == 99  # which reads need not
     (problem,) = open_shuffle(path).verify(raise_on_damage=False).problems
     assert file.name in str(problem)
+
+
+def without_kind(*rows: tuple[str, int | None, int | None]) -> pa.Table:
+    return changes(*rows).drop_columns(["op"])
+
+
+def keys_of(path: Path) -> list[int]:
+    return sorted(open_shuffle(path).to_table()["k"].to_pylist())
+
+
+def test_a_change_that_is_dropped_takes_no_row_away(tmp_path: Path) -> None:
+    """Not one either that was appended since the deletion, which an append does not look at."""
+    path = sequenced(tmp_path / "s")
+    upserted(path, ("d", 1, 5))
+    open_shuffle(path).append(without_kind(("c", 1, 3)))
+    for late in (("u", 1, 2), ("d", 1, 4), ("u", 1, 4)):
+        upserted(path, late)
+        assert 1 in keys_of(path)
+    upserted(path, ("d", 1, 6))
+    assert 1 not in keys_of(path)
+
+
+def test_tombstones_are_known_by_the_columns_of_then(tmp_path: Path) -> None:
+    how = {"keys": "k", "unique": ["n", "k"], "sequence_by": "lsn", "num_subpartitions": 2}
+    feed = changes(("d", 1, 5), ("u", 2, 5)).append_column("n", pa.array([7, 7], pa.int64()))
+    write_shuffle(feed, tmp_path / "s", mode="upsert", row_kind="op", **how)
+    with pytest.raises(OptionError, match="known by n, k, so that k would not say"):
+        open_shuffle(tmp_path / "s").alter(unique=["k"])
+    open_shuffle(tmp_path / "s").alter(unique=["k", "n"])  # the same in another order
+    late = changes(("u", 1, 4)).append_column("n", pa.array([7], pa.int64()))
+    open_shuffle(tmp_path / "s").upsert(late, row_kind="op")
+    assert keys_of(tmp_path / "s") == [2]
+
+
+def test_of_repeated_deletions_a_merge_keeps_one(tmp_path: Path) -> None:
+    path = sequenced(tmp_path / "s")
+    for _ in range(8):
+        upserted(path, ("d", 1, 5), ("d", 2, 5), ("c", 500, 1))
+    open_shuffle(path).merge("map_output", policy=MergePolicy(rewrite="always"))
+    tombstones = open_shuffle(path).snapshot.tombstones
+    assert tombstones.stored_rows.sum() == 2 * len(tombstones)
+    upserted(path, ("u", 1, 4))
+    assert 1 not in keys_of(path)
+
+
+def test_what_was_added_is_read_after_an_overwrite_without_a_sequence(tmp_path: Path) -> None:
+    path = sequenced(tmp_path / "s")
+    upserted(path, ("d", 100, 5), ("u", 101, 5))
+    rows = without_kind(("c", 7, 3))
+    write_shuffle(rows, path, keys="k", unique="k", num_subpartitions=3, mode="overwrite")
+    added = open_shuffle(path).added(1, overwrites="deliver")
+    assert sorted(added.to_table()["k"].to_pylist()) == [7, 101]
+
+
+def test_keys_of_structs_are_erased_with_their_tombstones(tmp_path: Path) -> None:
+    type_ = pa.struct([("x", pa.int64()), ("y", pa.string())])
+    keys = pa.array([{"x": n, "y": "a"} for n in range(4)], type_)
+    feed = pa.table({"op": ["d", "d", "u", "u"], "k": keys, "lsn": [5, 5, 5, 5]})
+    how = {"keys": "k", "unique": "k", "sequence_by": "lsn", "num_subpartitions": 2}
+    write_shuffle(feed, tmp_path / "s", mode="upsert", row_kind="op", **how)
+    assert open_shuffle(tmp_path / "s").delete({"k": keys[:1]}).num_files == 1
+    late = feed.set_column(0, "op", pa.array(["u"] * 4)).set_column(2, "lsn", pa.array([4] * 4))
+    open_shuffle(tmp_path / "s").upsert(late, row_kind="op")
+    rows = open_shuffle(tmp_path / "s").to_table().to_pylist()
+    assert {row["k"]["x"]: row["lsn"] for row in rows} == {0: 4, 2: 5, 3: 5}
+    assert not open_shuffle(tmp_path / "s").verify().problems
