@@ -8,7 +8,7 @@ Source: FLIP-148, ``PartitionedFileMerger``; here after the commit as well.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from arrow_format.arrays.buffers import to_numpy
@@ -26,6 +26,7 @@ from arrow_format.jobs.replacement import (
 )
 from arrow_format.jobs.rescale import rescale_shuffle
 from arrow_format.jobs.tombstones import merged as merged_tombstones
+from arrow_format.jobs.tombstones import plan_tombstones
 from arrow_format.keys.partitioner import partitioner_from_description
 from arrow_format.log.conflicts import check_version_number
 from arrow_format.options import (
@@ -74,6 +75,8 @@ class MergePlan(Report):
     pieces: tuple[Piece, ...] | None = None
     """Of a merge by subpartition, which is one merge of all map outputs: the files that it makes
     of their rows. None of a merge by map output: one file for each."""
+    num_tombstones: int = 0
+    """Map outputs of keys that changes deleted, which it joins, or leaves out as expired."""
 
     @property
     def num_tasks(self) -> int:
@@ -87,7 +90,7 @@ class MergePlan(Report):
 
     def _lines(self) -> Iterator[str]:
         where = f"{self.path} version {self.version}"
-        if not self.merges:
+        if not self.merges and not self.num_tombstones:
             yield f"{where}: nothing is worth merging"
             return
         what = f"{count_of(len(self.merges), 'merge')} of {format_bytes(self.num_bytes)}"
@@ -95,6 +98,9 @@ class MergePlan(Report):
             what += f" by subpartition, into {count_of(self.num_tasks, 'file')}"
         yield f"{where}: {what}"
         yield from first_of(map(_merge_line, self.merges, self.facts), MAX_MERGES)
+        if self.num_tombstones:
+            of_keys = count_of(self.num_tombstones, "map output")
+            yield f"  join {of_keys} of deleted keys, and drop those that have expired"
         if self.num_bytes >= SPARK_BYTES and self.num_tasks > 1:
             by = "map_output" if self.pieces is None else "subpartition"
             yield (
@@ -146,7 +152,7 @@ class MergeReport(Report):
     after: Facts
 
     def _lines(self) -> Iterator[str]:
-        if not self.plan.merges:
+        if self.version == self.plan.version:
             yield str(self.plan)
             return
         yield f"{self.plan.path}: merged into version {self.version}"
@@ -165,18 +171,30 @@ def plan_merge(shuffle: Shuffle, policy: MergePolicy, by: MergeBy = "map_output"
     Raises OptionError for a policy that joins no regions, where they are to be joined.
     """
     check_choice("by", by, MERGE_BY)
-    outputs, n = shuffle.map_outputs, shuffle.num_subpartitions
-    wanted = shuffle.snapshot.newest.shape.new_subpartitions
-    if by == "map_output":
-        merges = policy.plan_version(outputs, n, None if wanted == n else wanted)
-        facts = tuple(_facts(outputs[merge.first : merge.end]) for merge in merges)
-        return MergePlan(shuffle.path, shuffle.version, merges, facts)
-    if policy.rewrite == "never":
+    if by == "subpartition" and policy.rewrite == "never":
         msg = (
             "by='subpartition' joins regions, and the policy says rewrite='never'; leave one of "
             "them out"
         )
         raise OptionError(msg)
+    plan = (_plan_map_outputs if by == "map_output" else _plan_subpartitions)(shuffle, policy)
+    tombstones = plan_tombstones(shuffle.snapshot)
+    if policy.rewrite == "never" or not (plan.merges or tombstones.is_due):
+        return plan
+    return replace(plan, num_tombstones=tombstones.num_outputs)
+
+
+def _plan_map_outputs(shuffle: Shuffle, policy: MergePolicy) -> MergePlan:
+    outputs, n = shuffle.map_outputs, shuffle.num_subpartitions
+    wanted = shuffle.snapshot.newest.shape.new_subpartitions
+    merges = policy.plan_version(outputs, n, None if wanted == n else wanted)
+    facts = tuple(_facts(outputs[merge.first : merge.end]) for merge in merges)
+    return MergePlan(shuffle.path, shuffle.version, merges, facts)
+
+
+def _plan_subpartitions(shuffle: Shuffle, policy: MergePolicy) -> MergePlan:
+    outputs, n = shuffle.map_outputs, shuffle.num_subpartitions
+    wanted = shuffle.snapshot.newest.shape.new_subpartitions
     whole = _facts(outputs)
     scales = wanted != n and len(outputs) > 0 and _has_other_files(shuffle, wanted)
     if not policy.should_merge_by_subpartition(whole, n, scales=scales):
@@ -269,22 +287,19 @@ def merge_with(
     plan = plan_merge(shuffle, policy, by)
     before = _facts(shuffle.map_outputs)
     wanted = shuffle.snapshot.newest.shape.new_subpartitions
-    is_scaled = wanted != shuffle.num_subpartitions
-    scales = is_scaled and policy.rewrite != "never" and _has_other_files(shuffle, wanted)
-    if not plan.merges and not scales:
+    if not plan.merges and not plan.num_tombstones:
         count, version = len(shuffle.map_outputs), shuffle.version
-        if is_scaled:
+        if wanted != shuffle.num_subpartitions and not _has_other_files(shuffle, wanted):
             # The last rows in files of another number were deleted, say.
             rescaling = rescale_shuffle(shuffle.storage, wanted, expected_version=expected_version)
             version = rescaling.version
         return MergeReport(plan, version, (count, count), before, before)
-    # Without a merge there are tombstones of another number.
     nothing = MapOutputMerges(shuffle, (), policy.max_fan_in)
     work = _work_of(shuffle, plan, policy) if plan.merges else nothing
 
     def write(job: ShuffleJob) -> tuple[list[Replacement], Totals]:
         changes, added = work.replacements(job, run(job, work))
-        if len(shuffle.snapshot.tombstones):
+        if plan.num_tombstones:
             changes += merged_tombstones(shuffle.snapshot, job, work.num_tasks)
         return changes, added
 

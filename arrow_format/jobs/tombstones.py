@@ -8,7 +8,7 @@ come, and joins others; an erasure leaves out those of its keys.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +22,7 @@ from arrow_format.jobs.replacement import Replacement
 from arrow_format.keys.last_positions import last_by
 from arrow_format.keys.sort_keys import ORDERS
 from arrow_format.log.totals import sum_totals
+from arrow_format.model import Position
 from arrow_format.read.index_cache import IndexCache
 from arrow_format.read.key_search import keys_in
 from arrow_format.read.tombstones import opened, shape_of
@@ -58,6 +59,9 @@ def masked(
     return [replace(output, files=tuple(map(without_rows, output.files))) for output in outputs]
 
 
+MIN_JOINED = 8
+"""Fewer map outputs of tombstones than this many more than one are joined beside rows alone."""
+
 AGES = 8
 """Tombstones that are joined were put within this part of the versions that are kept, so that none
 is kept for much longer than it may be needed."""
@@ -76,29 +80,59 @@ def groups_by_age(first: Sequence[int], last: Sequence[int], kept: int) -> list[
     return groups
 
 
-def merged(snapshot: Snapshot, job: ShuffleJob, number: int) -> list[Replacement]:
-    """Join tombstones of a version, and leave out those before the oldest version that is kept.
+@dataclass(frozen=True, slots=True)
+class TombstoneMerge:
+    """What a merge is to do with the tombstones of a version."""
 
-    Those of another number of subpartitions than new files have are written again. Map tasks of the
-    job from ``number`` on do so. Raises CorruptShuffleError where a file cannot be read, and
-    StorageError where one cannot be written.
-    """
-    version, indexes = snapshot.newest, IndexCache(job.storage)
-    oldest, num_written = version.state.oldest, 0
-    is_old = snapshot.tombstones.last_versions < oldest
-    each = [*snapshot.tombstones]
-    changes = [Replacement((each[at],), ()) for at in np.flatnonzero(is_old).tolist()]
-    left = [output for output, old in zip(each, is_old.tolist(), strict=True) if not old]
-    places = [output.position for output in left if output.position is not None]
-    first, last = [place.version for place in places], [place.last_version for place in places]
+    old: tuple[MapOutput, ...]
+    """Those before the oldest version that is kept, which are left out."""
+    groups: tuple[tuple[MapOutput, ...], ...]
+    """Those that become one, of two or more; or one of another number of subpartitions."""
+    must_scale: bool
+    """Whether some have another number of subpartitions than new files."""
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is worth a merge of nothing else."""
+        joined = sum(len(group) - 1 for group in self.groups)
+        return self.must_scale or bool(self.old) or joined >= MIN_JOINED
+
+    @property
+    def num_outputs(self) -> int:
+        """How many map outputs it takes."""
+        return len(self.old) + sum(map(len, self.groups))
+
+
+def plan_tombstones(snapshot: Snapshot) -> TombstoneMerge:
+    """Decide what to do with the tombstones of a version, from the log alone."""
+    version = snapshot.newest
+    oldest, n = version.state.oldest, version.shape.new_subpartitions
+    each = [(output, output.position) for output in snapshot.tombstones if output.position]
+    old = tuple(output for output, place in each if place.last_version < oldest)
+    left = [(output, place) for output, place in each if place.last_version >= oldest]
+    first, last = ([getattr(place, name) for _, place in left] for name in Position._fields[::2])
+    groups, must_scale = [], False
     for start, end in groups_by_age(first, last, version.version - oldest):
-        inputs = left[start:end]
-        numbers = {file.num_subpartitions for output in inputs for file in output.files}
-        if len(inputs) < 2 and numbers == {job.num_subpartitions}:
-            continue
-        joined = _joined(version, job, inputs, number + num_written, indexes)
-        num_written += 1
-        position = places[start]._replace(last_version=max(last[start:end]))
+        group = tuple(output for output, _ in left[start:end])
+        is_other = any(f.num_subpartitions != n for output in group for f in output.files)
+        must_scale |= is_other
+        if len(group) > 1 or is_other:
+            groups.append(group)
+    return TombstoneMerge(old, tuple(groups), must_scale)
+
+
+def merged(snapshot: Snapshot, job: ShuffleJob, number: int) -> list[Replacement]:
+    """Join tombstones of a version, and leave out others, as :func:`plan_tombstones` says.
+
+    Map tasks of the job from ``number`` on write them. Raises CorruptShuffleError where a file
+    cannot be read, and StorageError where one cannot be written.
+    """
+    version, plan, indexes = snapshot.newest, plan_tombstones(snapshot), IndexCache(job.storage)
+    changes = [Replacement((output,), ()) for output in plan.old]
+    for map_task, inputs in enumerate(plan.groups, number):
+        joined = _joined(version, job, inputs, map_task, indexes)
+        places = [output.position for output in inputs if output.position is not None]
+        position = places[0]._replace(last_version=max(place.last_version for place in places))
         output = replace(joined, position=position, column_ids=shape_of(version.shape).column_ids)
         as_written = version.divided(job.num_subpartitions)
         changes.append(Replacement(inputs, (*masked(job, as_written, [output], indexes),)))

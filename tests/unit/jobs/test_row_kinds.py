@@ -251,6 +251,23 @@ def test_a_change_may_be_as_late_as_versions_are_kept(tmp_path: Path) -> None:
     assert not open_shuffle(path).verify().problems
 
 
+def test_a_merge_takes_deleted_keys_alone_where_they_are_many(tmp_path: Path) -> None:
+    path = sequenced(tmp_path / "s")
+    for number in range(20):
+        upserted(path, ("d", number, 5))
+    report = open_shuffle(path).merge()
+    assert report.plan.num_tombstones == 20
+    assert "join 20 map outputs of deleted keys" in str(report.plan)
+    assert len(open_shuffle(path).snapshot.tombstones) <= 10
+    assert not open_shuffle(path).merge().plan.num_tombstones
+    open_shuffle(path).collect_garbage(retention=timedelta(0))
+    upserted(path, ("c", 300, 1))  # what came before has expired now
+    open_shuffle(path).collect_garbage(retention=timedelta(0))
+    assert open_shuffle(path).merge().plan.num_tombstones
+    assert not len(open_shuffle(path).snapshot.tombstones)
+    assert open_shuffle(path).num_rows == 81
+
+
 def test_a_deletion_says_when_it_was(tmp_path: Path) -> None:
     path = sequenced(tmp_path / "s")
     with pytest.raises(SchemaError, match=r"row 1 \(k=1\) is a deletion whose 'lsn' is null"):
