@@ -159,6 +159,9 @@ docs: $(STAMP) ## Check the links and code blocks of README and docs/
 jar: $(STAMP) ## Compile the reader in Spark's JVM, and put it into its jar, which is committed
 	@"$(PY)" -m integration.programs.jar
 
+kept-releases: $(STAMP) ## Build the wheels of releases whose format is promised, for the tests
+	"$(PY)" -m tests.support.kept_releases
+
 dist: $(STAMP) ## Build sdist and wheel into dist/, and check them
 	rm -rf dist
 	"$(PY)" -m build --outdir dist

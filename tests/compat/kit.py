@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 DIGESTS = HERE.parent / "digests.json"
 """What :func:`digests` returned when the kit was changed last."""
 
+FROZEN = HERE.parent / "frozen.json"
+"""What :func:`digests` returned when version 1 was frozen: none of it ever changes."""
+
 UNORDERED = ("combined",)
 """Shuffles of which rows of a region are in no order."""
 

@@ -9,7 +9,7 @@ import pytest
 from arrow_format import CorruptShuffleError, open_shuffle
 from integration.programs.compiler import CompilerError, find_compiler
 from tests.compat.golden import HERE, SEEN_WHOLE
-from tests.compat.kit import DIGESTS, cases, copied, digests, problems, read_alike
+from tests.compat.kit import DIGESTS, FROZEN, cases, copied, digests, problems, read_alike
 from tests.compat.product import read
 from tests.compat.schemas import HERE as SCHEMAS
 from tests.compat.schemas import schemas
@@ -55,6 +55,14 @@ def test_the_bytes_of_the_kit_are_kept():
     changed = sorted(name for name in kept.keys() | found if kept.get(name) != found.get(name))
     why = "changed: a line of CHANGELOG.md says why, and `python -m tests.compat.datagen` keeps it"
     assert not changed, f"{', '.join(changed)} {why}"
+
+
+@guarantee("frozen format")
+def test_no_shuffle_of_the_frozen_version_ever_changes():
+    frozen, found = json.loads(FROZEN.read_bytes()), digests()
+    changed = sorted(name for name in frozen if frozen[name] != found.get(name))
+    assert not changed, f"{', '.join(changed)}: version 1 is frozen; add other shuffles"
+    assert len(frozen) >= 60
 
 
 def test_the_kit_has_answers_of_every_kind():

@@ -145,6 +145,14 @@ GUARANTEES: dict[str, dict[str, str]] = {
             "one that was asked for; no write that began before is refused for it, and no reader "
             "of changes sees one"
         ),
+        "frozen format": (
+            "The bytes of version 1 mean what they meant when it was frozen: each shuffle of the "
+            "kit is kept as it was, and read with the rows that it had"
+        ),
+        "two releases": (
+            "A release and a later one read each other's versions and commit to one shuffle in "
+            "turns; what an earlier one does not know it refuses by name, and gives no row of"
+        ),
         "deletions in any order": (
             "A change of a feed with a sequence that is older than the row that is there, or than "
             "the deletion of its key, changes nothing, in whatever order and in whichever commit "
