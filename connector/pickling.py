@@ -1,5 +1,7 @@
 """What arrives in Spark's Python processes says so where the package or what it needs is missing.
 
+Or where it is of another release: objects of one are none of another.
+
 Spark unpickles map tasks, readers and data sources on executors and servers. Where one lacks this
 package that fails before any of our code runs, with ``No module named 'connector'``. So functions
 of this module are pickled by value, and run first.
@@ -18,10 +20,11 @@ NEEDED = ("arrow_format", "connector", "msgspec", "numpy", "pyarrow", "sqlglot",
 """Modules that tasks and data sources import."""
 
 
-def require_here(sender: tuple[str, str] | None = None) -> None:
+def require_here(sender: tuple[str, str, str] | None = None) -> None:
     """Raise ModuleNotFoundError, with host and interpreter, where this process lacks a module.
 
-    ``sender`` is host and interpreter of the program that this one works for.
+    ``sender`` is host, interpreter and release of the program that this one works for. Raises
+    MissingPackageError where this process has another release.
     """
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
@@ -39,11 +42,24 @@ def require_here(sender: tuple[str, str] | None = None) -> None:
             f"part of this job: {remedy}; arrow-shuffle doctor shows what each process has"
         )
         raise ModuleNotFoundError(msg, name=missing[0])
+    from arrow_format import __version__
+    from arrow_format.errors import MissingPackageError
+
+    if sender is not None and sender[2] != __version__:
+        msg = (
+            f"arrow-shuffle {__version__} is installed on {socket.gethostname()} in "
+            f"{sys.executable}, where Spark runs part of this job, and the program itself has "
+            f"{sender[2]} on {sender[0]} in {sender[1]}: install one release in both; "
+            "arrow-shuffle doctor shows what each process has"
+        )
+        raise MissingPackageError(msg)
 
 
-def sender() -> tuple[str, str]:
-    """Return host and interpreter of this process."""
-    return socket.gethostname(), sys.executable
+def sender() -> tuple[str, str, str]:
+    """Return host, interpreter and release of this process."""
+    from arrow_format import __version__
+
+    return socket.gethostname(), sys.executable, __version__
 
 
 def rebuild(_: object, kind: type[Any], state: dict[str, Any]) -> object:

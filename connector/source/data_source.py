@@ -67,8 +67,8 @@ class ArrowShuffleDataSource(DataSource):
     hidden_options: ClassVar[Mapping[str, str]] = {}
     """Further options of a batch read, which Spark does not know and so cannot show."""
 
-    registered_by: ClassVar[tuple[str, str]] = sender()
-    """Host and interpreter of the program that pickled this class."""
+    registered_by: ClassVar[tuple[str, str, str]] = sender()
+    """Host, interpreter and release of the program that pickled this class."""
 
     meant: Mapping[str, int] | None = None
     """Ids of columns by name when Spark asked for the schema; Spark keeps this object with it. So

@@ -14,6 +14,7 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql.types import LongType, StructType
 
+from arrow_format.errors import MissingPackageError
 from arrow_format.operators.task_plan import GroupResults
 from connector import ArrowShuffleDataSource, ShuffleMapTask
 from connector.operators.buffered_output import BufferedOutput
@@ -64,6 +65,14 @@ def test_it_arrives_as_it_was(travelling):
         else:
             assert type(arrived) is type(copy.copy(sent)) is type(sent), role
             assert arrived.__dict__.keys() == sent.__dict__.keys()
+
+
+def test_another_release_is_refused_where_it_arrives(travelling, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("arrow_format.__version__", "0.1.7")
+        sent = cloudpickle.dumps(travelling["task"])
+    with pytest.raises(MissingPackageError, match=r"the program itself has 0\.1\.7 on "):
+        pickle.loads(sent)
 
 
 @pytest.mark.slow
