@@ -28,7 +28,7 @@ ORIGINAL = "/original"
 
 _NUMBER = pa.field("v", pa.int64())
 _COLUMNS = {
-    "v": lambda rows: pa.array(map(abs, rows), pa.int64()),
+    "v": lambda rows: pa.array(rows, pa.int64()),
     "k": lambda rows: pa.array([key_of(row) for row in rows], pa.int64()),
     "name": lambda rows: pa.array(map(name_of, rows), pa.string()),
     "size": lambda rows: pa.array(map(size_of, rows), pa.float64()),
@@ -64,7 +64,7 @@ class Layout:
     def changes(self, rows: Sequence[int], row_kind: str) -> pa.Table:
         """Return rows and deletions as changes, whose kind is in a column."""
         kinds = pa.array(["d" if row < 0 else "u" for row in rows], pa.string())
-        return self.table(rows).append_column(row_kind, kinds)
+        return self.table([abs(row) for row in rows]).append_column(row_kind, kinds)
 
     def keys(self, rows: Sequence[int]) -> dict[str, Any]:
         """Return what deletes rows."""
