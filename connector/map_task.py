@@ -150,8 +150,9 @@ class ShuffleMapTask(ChecksOnArrival):
     sort_by
         Keys by which the rows of each subpartition are sorted, ``("a", ("b", "descending"))``, with
         Spark's order of values and nulls.
-    combine
-        Functions of the columns that are not keys, as for :func:`~arrow_shuffle.write_shuffle`.
+    combine, unique, sequence_by, row_kind
+        As for :func:`~arrow_shuffle.write_shuffle`; what ``row_kind`` was given to is committed by
+        mode ``upsert``.
     options
         How to write; defaults when None.
     case_sensitive
@@ -359,7 +360,7 @@ def commit_shuffle(
     statuses
         What the tasks yielded: ``collect()`` or ``toArrow()`` of that DataFrame.
     mode
-        errorifexists, overwrite, append or ignore.
+        errorifexists, overwrite, append, upsert, replace_groups or ignore.
     expected_map_outputs
         Number of Spark partitions of the input, if known.
     expected_version

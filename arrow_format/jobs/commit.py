@@ -15,7 +15,7 @@ from msgspec import structs
 from arrow_format.arrays.buffers import to_arrow
 from arrow_format.arrays.column_ids import give_ids
 from arrow_format.arrays.spark_schema_evolution import widen_schemas
-from arrow_format.errors import CorruptShuffleError, ShuffleError
+from arrow_format.errors import CorruptShuffleError, OptionError, ShuffleError
 from arrow_format.jobs.back_pressure import await_consumers
 from arrow_format.jobs.cleanup import abort_job, append_entry, remove_losers
 from arrow_format.jobs.map_outputs import CompleteOutputs, check_files, complete_outputs
@@ -129,6 +129,12 @@ def commit_job(
     """
     mode = check_mode(mode)
     check_version_number(expected_version)
+    if job.row_kind is not None and mode != "upsert":
+        msg = (
+            f"{job.storage.root}: the map tasks wrote changes (row_kind={job.row_kind!r}), which "
+            f"only mode='upsert' applies, not {mode!r}; nothing was committed"
+        )
+        raise OptionError(msg)
     log = CommitLog(job.storage)
     complete = complete_outputs(job, statuses, expected_map_outputs)
     commit = _Commit(

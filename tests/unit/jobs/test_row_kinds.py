@@ -14,8 +14,11 @@ from hypothesis import strategies as st
 import arrow_shuffle
 from arrow_format.errors import DuplicateKeyError, OptionError, SchemaError
 from arrow_format.jobs.alter import rename_columns
+from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.identify import identify_rows
+from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.write import write_shuffle
+from arrow_format.keys.partitioner import HashPartitioner
 from arrow_format.write.merge_policy import MergePolicy
 from arrow_shuffle import open_shuffle
 from arrow_shuffle.write import append_shuffle
@@ -395,3 +398,15 @@ def test_keys_of_structs_are_erased_with_their_tombstones(tmp_path: Path) -> Non
     rows = open_shuffle(tmp_path / "s").to_table().to_pylist()
     assert {row["k"]["x"]: row["lsn"] for row in rows} == {0: 4, 2: 5, 3: 5}
     assert not open_shuffle(tmp_path / "s").verify().problems
+
+
+def test_changes_are_committed_by_an_upsert_alone(tmp_path: Path) -> None:
+    """By another mode their deletions would be lost."""
+    path, feed = sequenced(tmp_path / "s"), changes(("d", 1, 5), ("u", 2, 5))
+    partitioner = HashPartitioner("k")
+    job = begin_job(path, feed.schema, num_subpartitions=3, partitioner=partitioner, row_kind="op")
+    statuses = [run_map_task(job, 0, 0, feed.to_batches())]
+    with pytest.raises(OptionError, match="only mode='upsert' applies, not 'append'"):
+        commit_job(job, statuses, mode="append")
+    commit_job(job, statuses, mode="upsert")
+    assert 1 not in keys_of(path)
