@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from inspect import cleandoc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,8 +76,15 @@ def _directory() -> dict[str, Any]:
 def _json_schema(type_: type) -> dict[str, Any]:
     """Return the JSON Schema of a type, with expressions that all languages know."""
     text = json.dumps(msgspec.json.schema(type_, schema_hook=_of_other))
-    described: dict[str, Any] = json.loads(text.replace(r"\\A", "^").replace(r"\\Z", "$"))
+    text = text.replace(r"\\A", "^").replace(r"\\Z", "$")
+    described: dict[str, Any] = json.loads(text, object_hook=_without_margin)
     return described
+
+
+def _without_margin(described: dict[str, Any]) -> dict[str, Any]:
+    """Return an object whose description has no margin, which msgspec keeps before 0.23."""
+    text = described.get("description")
+    return described | {"description": cleandoc(text)} if isinstance(text, str) else described
 
 
 def _of_other(type_: type) -> dict[str, Any]:
