@@ -34,7 +34,7 @@ from arrow_format.jobs.replacement import (
     open_to_replace,
     replace_outputs,
 )
-from arrow_format.jobs.tombstones import masked, metadata_of
+from arrow_format.jobs.tombstones import masked
 from arrow_format.keys.key_set import KeySet
 from arrow_format.keys.partitioner import HashPartitioner, key_columns
 from arrow_format.keys.range_partitioner import RangePartitioner
@@ -54,6 +54,7 @@ from arrow_format.storage.local_dirs import WriteRoots, known_roots
 from arrow_format.storage.open import Place, open_storage
 from arrow_format.storage.root_owner import directory_id
 from arrow_format.write.row_deleter import RowDeleter
+from arrow_format.write.tombstones import metadata_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -442,7 +443,7 @@ class _Deletion:
         if holding.are_tombstones:
             totals = np.zeros_like(totals[0]), np.zeros_like(totals[1])  # which are without them
             output, version = unmasked(output), entry_of(version)
-            metadata = metadata_of(job, version, number)
+            metadata = metadata_of(metadata, version.data_schema)
         deleter = RowDeleter(self._keys, roots, metadata, job.options, self._on_bytes)
         files = []
         for place, (file, matches) in enumerate(zip(output.files, holding.matches, strict=True)):

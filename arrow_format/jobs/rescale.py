@@ -126,7 +126,7 @@ def rescaled(
     """Return the draft of an entry with the number of subpartitions that its version is read by.
 
     That is the largest which divides those of all of its map outputs, ``outputs``, and of new
-    files. ``before`` is the version before it. Where it rises, totals are counted anew: those that
+    files. ``before`` is the version before it. Where it rises, totals are counted again: those that
     are there are by fewer subpartitions.
     """
     n = outputs.divisor(shape.new_subpartitions)
@@ -137,7 +137,7 @@ def rescaled(
     if before.newest.num_subpartitions % n == 0 and is_finer:
         return entry
     with_rows, _ = outputs.apart()
-    # Of each try: masks that were made for it are told apart from none once they are committed.
+    # Of each try: masks that were made for it differ from none once they are committed.
     indexes = IndexCache(storage)
     totals = more_than(totals_of_outputs(log, entry, with_rows, indexes), before)
     return replace(entry, content=dataclasses.replace(entry.content, totals=totals))

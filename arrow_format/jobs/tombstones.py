@@ -27,7 +27,7 @@ from arrow_format.read.index_cache import IndexCache
 from arrow_format.read.key_search import keys_in
 from arrow_format.read.tombstones import opened, shape_of
 from arrow_format.read.unique_keys import groups_of
-from arrow_format.write.tombstones import FIRST_MAP_TASK, TombstoneWriter
+from arrow_format.write.tombstones import TombstoneWriter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from arrow_format.jobs.job import ShuffleJob
     from arrow_format.log.entry import LogEntry
     from arrow_format.log.snapshot import Snapshot
-    from arrow_format.model import MapOutput, PartitionedFile, PartitionedFileMetadata
+    from arrow_format.model import MapOutput, PartitionedFile
 
 
 def masked(
@@ -176,10 +176,3 @@ def _joined(
     assert joined is not None  # since no tombstones are without rows
     files = tuple(replace(file, placed=True) for file in joined.files)
     return replace(joined, files=files)
-
-
-def metadata_of(job: ShuffleJob, version: LogEntry, map_task: int) -> PartitionedFileMetadata:
-    """Return what the index of tombstones says that a map task writes again."""
-    schema = shape_of(version.shape).data_schema
-    metadata = job.metadata(FIRST_MAP_TASK + map_task, 0)
-    return replace(metadata, data_schema=schema, sort_by=(), statistics=())

@@ -348,7 +348,7 @@ def _read_as(
             raise SchemaError(msg)
     wide = widen(now.data_schema, theirs)
     later = _with_columns(now, Columns(wide, now.columns.ids))
-    if old.shuffle_id == now.shuffle_id:  # else it is laid out anew
+    if old.shuffle_id == now.shuffle_id:  # else it has another layout
         n = gcd(old.num_subpartitions, now.num_subpartitions)
         called, later = called.divided(n), later.divided(n)
     of_old, of_now = (

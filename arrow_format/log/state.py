@@ -55,7 +55,7 @@ class VersionShape(Struct, frozen=True, omit_defaults=True):
 
     rescaled_to: Annotated[int, Meta(ge=1, le=MAX_SUBPARTITIONS)] | None = None
     """Subpartitions of files that are written from now on, a multiple of :attr:`num_subpartitions`;
-    None where nobody asked for others than the shuffle began with. Then files have this number or
+    None before the first rescale. Then files have this number or
     others, and are read by one that divides all."""
     unique: tuple[ColumnId, ...] = ()
     """Ids of the columns that identify a row: no two rows of a version have equal values in them,
@@ -77,7 +77,7 @@ class VersionShape(Struct, frozen=True, omit_defaults=True):
     def divided(self, numbers: Iterable[int]) -> VersionShape:
         """Return the shape by which files of these numbers of subpartitions can be read as well.
 
-        It is this one where nobody asked for others: then all files have one number.
+        It is this one before the first rescale: then all files have one number.
         """
         if self.rescaled_to is None:
             return self

@@ -40,7 +40,7 @@ def count_of(number: int, noun: str) -> str:
 def scaled_note(num_subpartitions: int, rescaled_to: int | None) -> str | None:
     """Return by how many subpartitions a version is read, where that is fewer than was asked for.
 
-    None where it is not: nobody asked, or merges have made it true.
+    None where it is not: there was no rescale, or merges have made it true.
     """
     if rescaled_to in (None, num_subpartitions):
         return None

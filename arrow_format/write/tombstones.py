@@ -25,6 +25,17 @@ FIRST_MAP_TASK = 1 << 30
 how many map tasks a job has is not known where it is written."""
 
 
+def metadata_of(rows: PartitionedFileMetadata, schema: pa.Schema) -> PartitionedFileMetadata:
+    """Return what an index says of tombstones, given what it says of rows of the map task."""
+    return replace(
+        rows,
+        map_task=FIRST_MAP_TASK + rows.map_task,
+        data_schema=schema,
+        sort_by=(),
+        statistics=(),
+    )
+
+
 class TombstoneWriter:
     """Writes the tombstones of one attempt of a map task; nothing where there are none.
 
@@ -58,13 +69,7 @@ class TombstoneWriter:
     def emit(self, gone: pa.RecordBatch, subpartitions: Int32Array) -> None:
         """Write deletions whose subpartitions are known."""
         if self._partition is None:
-            metadata = replace(
-                self._metadata,
-                map_task=FIRST_MAP_TASK + self._metadata.map_task,
-                data_schema=gone.schema,
-                sort_by=(),
-                statistics=(),
-            )
+            metadata = metadata_of(self._metadata, gone.schema)
             options = replace(self._options, threads=1)
             self._partition = SortMergeResultPartition(
                 self._storage, self._directory, metadata, options
