@@ -42,6 +42,26 @@ def write(df: DataFrame, path: Path, **how: object):
     return arrow_shuffle.write_shuffle(df, path, **how)
 
 
+def write_states(spark: SparkSession, directory: Path) -> Path:
+    """Write the states of a thousand keys, all of revision 10."""
+    rows = spark.range(1000).selectExpr("id AS k", "10L AS rev", "'old' AS state")
+    how = {"keys": "k", "unique": "k", "sequence_by": "rev"}
+    write(rows, directory / "states", **how)
+    return directory / "states"
+
+
+def check_states(spark: SparkSession, path: Path, expected: dict[int, str]) -> None:
+    """Check that Python, the Python source and the planner read these states."""
+    for found in (
+        open_shuffle(path).to_table(),
+        spark.read.format("arrow_shuffle").load(str(path)).toArrow(),
+        planning_session(spark, path.parent).table(path.name).toArrow(),
+    ):
+        assert found.schema.names == ["k", "rev", "state"]
+        states_of = zip(found["k"].to_pylist(), found["state"].to_pylist(), strict=True)
+        assert sorted(states_of) == sorted(expected.items())
+
+
 @pytest.fixture
 def path(spark: SparkSession, tmp_path: Path) -> Path:
     write(orders(spark, "id < 3000", "old"), tmp_path / "orders", unique=UNIQUE)
@@ -156,11 +176,7 @@ def test_a_stream_replaces_rows_once_for_each_batch(
 def test_the_newest_change_counts_whatever_task_has_it(
     spark: SparkSession, tmp_path: Path, way: str
 ) -> None:
-    path = tmp_path / "states"
-    rows = spark.range(1000).selectExpr("id AS k", "10L AS rev", "'old' AS state")
-    arrow_shuffle.write_shuffle(
-        rows, path, keys="k", unique="k", sequence_by="rev", num_subpartitions=6, options=FAST
-    )
+    path = write_states(spark, tmp_path)
     # Of each of 600 keys revisions 8 to 13, in other tasks; of the others 4 to 9, which are late.
     changes = spark.range(0, 6000, 1, 5).selectExpr(
         "id % 1000 AS k",
@@ -177,13 +193,7 @@ def test_the_newest_change_counts_whatever_task_has_it(
             one = arrow_shuffle.foreach_batch(path, keys="k", mode="upsert", application=f"a{_}")
             one(changes, 0)
         expected = {k: "rev 13" if k < 600 else "old" for k in range(1000)}
-        for found in (
-            open_shuffle(path).to_table(),
-            spark.read.format("arrow_shuffle").load(str(path)).toArrow(),
-            planning_session(spark, tmp_path).table("states").toArrow(),
-        ):
-            states_of = zip(found["k"].to_pylist(), found["state"].to_pylist(), strict=True)
-            assert sorted(states_of) == sorted(expected.items())
+        check_states(spark, path, expected)
     assert not open_shuffle(path).verify().problems
 
 
@@ -208,11 +218,7 @@ def test_a_feed_with_deletions_comes_in_any_order(
     spark: SparkSession, tmp_path: Path, way: str
 ) -> None:
     """Of each key a row, a deletion and a late change are in other tasks, and in two batches."""
-    path = tmp_path / "states"
-    rows = spark.range(1000).selectExpr("id AS k", "10L AS rev", "'old' AS state")
-    arrow_shuffle.write_shuffle(
-        rows, path, keys="k", unique="k", sequence_by="rev", num_subpartitions=6, options=FAST
-    )
+    path = write_states(spark, tmp_path)
     # Keys below 600 are deleted by 20, those below 300 come again by 21; 15 is late for all these.
     changes = spark.range(0, 3000, 1, 5).selectExpr(
         "id % 1000 AS k",
@@ -244,14 +250,7 @@ def test_a_feed_with_deletions_comes_in_any_order(
             writer = batch.write.format("arrow_shuffle").mode("append")
             writer.options(upsert="true", rowKind="op").save(str(path))
         expected = {k: "rev 2" if k < 300 else "rev 0" for k in range(1000) if not 300 <= k < 600}
-        for found in (
-            open_shuffle(path).to_table(),
-            spark.read.format("arrow_shuffle").load(str(path)).toArrow(),
-            planning_session(spark, tmp_path).table("states").toArrow(),
-        ):
-            assert found.schema.names == ["k", "rev", "state"]
-            states_of = zip(found["k"].to_pylist(), found["state"].to_pylist(), strict=True)
-            assert sorted(states_of) == sorted(expected.items())
+        check_states(spark, path, expected)
         if number == 0:
             open_shuffle(path).merge("subpartition", spark=spark)
     assert planning_session(spark, tmp_path).table("states").count() == 700

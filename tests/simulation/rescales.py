@@ -69,22 +69,25 @@ for _name in ("merge", "rewriting merge", "mask", "delete", "rescale", "write"):
     scenario(f"a job of another number+{_name}")(partial(_begun, _name))
 
 
-@scenario("an upsert, and a rescale with its merge", preemptions=2)
-def _(stage: Stage) -> dict[str, Act]:
+def _upsert_of_two(stage: Stage) -> dict[str, Act]:
+    """An upsert of a key that is there, and of a new one."""
     stage.layout = UNIQUE
     stage.rows(100, 111)
+    return {"A": actors.write("upsert-1", [101, 121], mode="upsert", layout=UNIQUE)}
+
+
+@scenario("an upsert, and a rescale with its merge", preemptions=2)
+def _(stage: Stage) -> dict[str, Act]:
     return {
-        "A": actors.write("upsert-1", [101, 121], mode="upsert", layout=UNIQUE),
+        **_upsert_of_two(stage),
         "B": _grows(UNIQUE),
     }
 
 
 @scenario("two upserts of a new key, and a rescale", preemptions=2)
 def _(stage: Stage) -> dict[str, Act]:
-    stage.layout = UNIQUE
-    stage.rows(100, 111)
     return {
-        "A": actors.write("upsert-1", [101, 121], mode="upsert", layout=UNIQUE),
+        **_upsert_of_two(stage),
         "B": actors.write("upsert-2", [122], mode="upsert", layout=UNIQUE),
         "C": actors.rescale("rescale-1", 3),
     }
