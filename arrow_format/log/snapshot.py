@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from arrow_format.errors import CorruptShuffleError
 from arrow_format.log.delta import Delta, decoded
 from arrow_format.log.outputs import NO_OUTPUTS, MapOutputs
 from arrow_format.log.totals import sum_totals
@@ -84,9 +85,17 @@ class Snapshot:
         return replace(self, newest=self.newest.divided(num_subpartitions))
 
     def readable(self) -> Snapshot:
-        """Return it with its tombstones apart."""
+        """Return it with its tombstones apart.
+
+        Raises CorruptShuffleError where a file has no multiple of its number of subpartitions.
+        """
         if len(self.tombstones):
             return self
+        numbers, n = self.map_outputs.of_files("num_subpartitions"), self.newest.num_subpartitions
+        others = numbers[numbers % n > 0]
+        if len(others):
+            msg = f"version {self.version} has {n} subpartitions, and a file of {others[0]}"
+            raise CorruptShuffleError(msg)
         outputs, tombstones = self.map_outputs.apart()
         return replace(self, map_outputs=outputs, tombstones=tombstones)
 

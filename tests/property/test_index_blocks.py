@@ -162,7 +162,7 @@ def test_rows_of_files_of_more_subpartitions_than_their_version(data):
         assert shuffle.subpartition_rows.to_pylist() == [counts[of] for of in range(n)]
 
 
-def test_totals_of_no_multiple_of_a_version_are_damage(tmp_path):
+def test_files_of_no_multiple_of_a_version_are_damage(tmp_path):
     commit(tmp_path, 3, [[0, 1, 2]], WriteOptions(sync=False), (), FROM_COLUMN)
     one = decode_entry((tmp_path / entry_path(1)).read_bytes())
     shape = structs.replace(one.shape, num_subpartitions=2)
@@ -172,7 +172,7 @@ def test_totals_of_no_multiple_of_a_version_are_damage(tmp_path):
         content=Delta(), num_outputs=0, num_rows=0, num_bytes=0,
     )  # fmt: skip
     (tmp_path / entry_path(2)).write_bytes(encode_entry(two))
-    with pytest.raises(CorruptShuffleError, match="has 2 subpartitions, and totals of 3"):
+    with pytest.raises(CorruptShuffleError, match="has 2 subpartitions, and a file of 3"):
         open_shuffle(tmp_path)
 
 
