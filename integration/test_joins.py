@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -114,6 +114,32 @@ def tpch(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[
             rows, directory / name, keys=key, num_subpartitions=200, options=FAST
         )
     return {name: directory / name for name in ("lineitem", "orders")}
+
+
+@guarantee("joins")
+@pytest.mark.parametrize("how", ["left", "full", "semi"])
+def test_shuffles_of_several_numbers_join_as_in_spark(
+    spark: SparkSession,
+    awkward: dict[str, tuple[DataFrame, Path]],
+    tmp_path: Path,
+    how: Literal["left", "full", "semi"],
+):
+    (left, left_path), (right, _) = awkward["left"], awkward["right"]
+    sides = [open_shuffle(left_path)]
+    for n in (N * 3 // 2, N + 1):
+        arrow_shuffle.write_shuffle(
+            right, tmp_path / str(n), keys=["k", "t"], num_subpartitions=n, options=FAST
+        )
+        sides.append(open_shuffle(tmp_path / str(n)))
+    joined = sides[0].join(sides[1], how=how)
+    assert joined.num_subpartitions == N // 2
+    expected = left.join(right, on=["k", "t"], how=how)
+    assert digest(joined.to_spark(spark)) == digest(expected)
+    joined.write(tmp_path / "out", spark=spark, options=FAST)
+    assert digest(open_shuffle(tmp_path / "out").to_spark(spark)) == digest(expected)
+    assert "read by 12 subpartitions: 1 reads 1, 13 of 24" in str(joined.explain(spark))
+    with pytest.raises(OptionError, match=r"has 24, .* has 25, so .* as 1, by 1 task where"):
+        sides[0].join(sides[2], how=how).to_spark(spark)
 
 
 @guarantee("joins")

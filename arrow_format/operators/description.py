@@ -48,7 +48,6 @@ from arrow_format.operators.subpartition_calls import EachSubpartition
 from arrow_format.operators.task_plan import CALL_BYTES, TaskPlan, WholeGroups
 from arrow_format.options import check_flag
 from arrow_format.read.chunk_plan import check_subpartitions
-from arrow_format.read.shuffle import Shuffle
 from arrow_format.read.subpartition_reader import select_columns
 
 if TYPE_CHECKING:
@@ -64,6 +63,7 @@ if TYPE_CHECKING:
     from arrow_format.operators.placement import Result
     from arrow_format.operators.task_plan import Operand
     from arrow_format.options import ReadOptions
+    from arrow_format.read.shuffle import Shuffle
 
     Function = Callable[..., Iterable[pa.RecordBatch]]
     FrameCalls = Callable[[GroupsForm, "MappedGroups | Cogrouped", "RunSettings", Input], GroupCall]
@@ -88,6 +88,10 @@ class RunSettings:
     """Of each input; that which each shuffle was opened with when None."""
     checks: bool = False
     """Whether each row that is read is checked to be where the partitioner says."""
+    num_tasks: Callable[[], int] | None = None
+    """Returns how many tasks run at a time; None where no one has said where it runs."""
+    num_subpartitions: int | None = None
+    """By which shuffles are read, a divisor of what each has; by their own number when None."""
 
 
 ANY_PLACE = RunSettings(sql=SparkSettings("UTC"))
@@ -202,6 +206,8 @@ class Selected(Description):
             given = self.source.as_input(at)
         else:
             rows = self.source if at.memory is None else self.source.with_options(at.memory)
+            if at.num_subpartitions is not None and not is_broadcast(rows):
+                rows = rows.divided(at.num_subpartitions)
             given = InputSlice(rows.checking() if at.checks else rows, None, None)
         restricted = self._latest(given)
         if self.filter is not None:
@@ -305,7 +311,7 @@ class Joined(Description):
     def bind(self, at: RunSettings) -> TaskPlan:
         """Return what tasks do: join the rows."""
         at = _checked(at, check=self.check)
-        left, right = _by_one_number(self.left.as_input(at), self.right.as_input(at))
+        left, right = _by_one_number(self.sources, at)
         _check_placed(left, right)
         plan = plan_join(
             left.rows,
@@ -449,7 +455,15 @@ class MappedSubpartitions(Description):
             kind = type(self.function).__name__
             msg = f"function is {kind}: expected a callable(subpartition, *readers)"
             raise OptionError(msg)
-        given = _by_one_number(*(source.as_input(at) for source in self.inputs))
+        if at.num_subpartitions is not None:
+            paths = ", ".join(dict.fromkeys(each.path for each in self.shuffles))
+            msg = (
+                f"map_subpartitions of {paths} calls its function with the number of each "
+                f"subpartition, and is read by {at.num_subpartitions} of them only once it is "
+                "written: .write(path), and go on with open_shuffle(path)"
+            )
+            raise OptionError(msg)
+        given = _by_one_number(self.inputs, at)
         if len(given) > 1:
             _check_placed(*given)
         check_co_partitioned([each.rows for each in given])
@@ -566,7 +580,7 @@ class Cogrouped(Description):
     def bind(self, at: RunSettings) -> TaskPlan:
         """Return what tasks do: call the function."""
         at = _checked(at, check=self.check)
-        left, right = _by_one_number(self.left.as_input(at), self.right.as_input(at))
+        left, right = _by_one_number(self.sources, at)
         _check_placed(left, right)
         sides, asked = (left.rows, right.rows), form_of(self.function, 2)
         keys = [group_keys(rows) for rows in sides]
@@ -637,26 +651,45 @@ def _checked(at: RunSettings, *, check: bool) -> RunSettings:
     return replace(at, checks=at.checks or check)
 
 
-def _by_one_number(*inputs: InputSlice) -> tuple[InputSlice, ...]:
-    """Return inputs as they are read by one number of subpartitions, as far as that is possible.
+def _by_one_number(sources: Sequence[Description], at: RunSettings) -> tuple[InputSlice, ...]:
+    """Return the rows of sources, read by one number of subpartitions as far as that is possible.
 
-    Of hashed shuffles that is the largest which divides all, unless it is 1 and no one has that.
+    Of hashed shuffles that is the largest which divides all: ``pmod(hash, n)`` modulo a divisor of
+    n is the hash modulo that. Raises OptionError where it would leave tasks without work, or where
+    numbers of subpartitions are named that it changes.
     """
-    some = [each for each in inputs if not is_broadcast(each.rows)]
-    numbers = {each.rows.num_subpartitions for each in some}
-    n = gcd(*numbers)
-    can_be = n > 1 or n in numbers
-    for each in some:
-        is_stored = isinstance(each.rows, Shuffle) and each.subpartitions is None
-        is_hashed = isinstance(each.rows.partitioner, HashPartitioner)
-        can_be = can_be and is_stored and is_hashed and not has_broadcast_rows(each.rows)
-    if len(numbers) < 2 or not can_be:
-        return inputs
+    given = tuple(source.as_input(at) for source in sources)
+    some = [each for each in given if not is_broadcast(each.rows)]
+    numbers = [each.rows.num_subpartitions for each in some]
+    are_hashed = all(
+        isinstance(each.rows.partitioner, HashPartitioner) and not has_broadcast_rows(each.rows)
+        for each in some
+    )
+    if len({*numbers}) < 2 or not are_hashed:
+        return given
+    n, least = gcd(*numbers), min(numbers)
+    have = ", ".join(f"{each.rows.path} has {each.rows.num_subpartitions}" for each in some)
+    for each in given:
+        if each.subpartitions is not None:
+            msg = (
+                f"subpartitions: those of {each.rows.path} are selected by its own numbers, and "
+                f"it is read together with others by {n} ({have}); select them of the result, "
+                f".select(subpartitions=...), which has {n}"
+            )
+            raise OptionError(msg)
+    if n < least and at.num_tasks is not None and n < (at_a_time := at.num_tasks()):
+        msg = (
+            f"subpartitions: {have}, so they could be read together as {n}, by {n} "
+            f"{'task' if n == 1 else 'tasks'} where {min(least, at_a_time)} run at a time; give "
+            f"one of them the number of the other, .rescale({least}), and merge it"
+        )
+        raise OptionError(msg)
+    divided = replace(at, num_subpartitions=n)
     return tuple(
-        replace(each, rows=each.rows.divided(n))
-        if isinstance(each.rows, Shuffle) and not is_broadcast(each.rows)
+        source.as_input(divided)
+        if not is_broadcast(each.rows) and each.rows.num_subpartitions > n
         else each
-        for each in inputs
+        for source, each in zip(sources, given, strict=True)
     )
 
 

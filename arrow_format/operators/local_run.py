@@ -220,6 +220,7 @@ def _bound(
         time_zone,
         SparkSettings(time_zone),
         memory=workers.share.shared_by(description.num_inputs),
+        num_tasks=lambda: workers.number,
     )
     description.check_runs()
     return workers, description.bind(at)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from arrow_format.read.presentation import scaled_note
+from arrow_format.read.presentation import count_of, scaled_note
 from arrow_format.read.read_plan import PlannedGroup, ReadPlan, plan_group
 from arrow_format.read.subpartition_reader import files_of
 from arrow_format.report import Report
@@ -17,11 +18,15 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from arrow_format.log.outputs import MapOutputs
     from arrow_format.log.snapshot import Snapshot
     from arrow_format.read.chunk_plan import ChunkRead
     from arrow_format.read.chunk_reader import ChunkReader
     from arrow_format.read.selection import Selection
     from arrow_format.read.subpartition_reader import SortMergeSubpartitionReader
+
+MOST_SHOWN = 5
+"""Numbers of subpartitions that are shown of a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +61,8 @@ class ReadExplanation(Report):
     plan: ReadPlan
     """The byte ranges that are read."""
     scaled: str | None = None
-    """By how many subpartitions a version is read whose files have several numbers; None where they
-    have the one that was asked for."""
+    """By how many subpartitions a version is read whose files have several numbers, or others than
+    what it is joined with; None where all have the one that was asked for."""
 
     def _lines(self) -> Iterator[str]:
         if self.scaled is not None:
@@ -149,8 +154,25 @@ def explain(
         num_columns=len(newest.data_schema),
         steps=tuple(Kept(what, *kept, why.get(what, "")) for what, kept in counted.items()),
         plan=ReadPlan(tuple(groups), snapshot.num_bytes),
-        scaled=scaled_note(newest.num_subpartitions, newest.shape.rescaled_to),
+        scaled=_scaled(newest.num_subpartitions, outputs, newest.shape.rescaled_to),
     )
+
+
+def _scaled(n: int, outputs: MapOutputs, rescaled_to: int | None) -> str | None:
+    """Return by which number files of others are read, and what that means of one subpartition."""
+    numbers = np.unique(outputs.of_files("num_subpartitions")).tolist()
+    if not numbers or numbers == [n]:
+        return scaled_note(n, rescaled_to)
+    one = min(1, n - 1)
+    parts = []
+    for number in numbers:
+        shown = [f"{i:,}" for i in range(one, number, n)]
+        if len(shown) > MOST_SHOWN:
+            shown[MOST_SHOWN - 1 :] = ["..."]
+        parts.append(f"{', '.join(shown)} of {number:,}")
+    note = scaled_note(n, rescaled_to) if gcd(*numbers) == n else None
+    said = note or f"read by {count_of(n, 'subpartition')}"
+    return f"{said}: {one} reads {' and '.join(parts)}"
 
 
 def _deciding(selection: Selection) -> dict[str, str]:

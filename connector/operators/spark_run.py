@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from arrow_format.extras import require
@@ -148,7 +149,15 @@ def _bound(
     memory = memory_of_task(reading, description.num_inputs).shared_by(description.num_inputs)
     zone = session_time_zone(spark)
     settings = session_settings(spark, *description.filters)
-    plan = description.bind(RunSettings(zone, settings, frames=spark.conf, memory=memory))
+    plan = description.bind(
+        RunSettings(
+            zone,
+            settings,
+            frames=spark.conf,
+            memory=memory,
+            num_tasks=partial(default_parallelism, spark),
+        )
+    )
     struct = struct_of(plan)
     plan = replace(plan, schema=arrow_schema_of(struct))
     results = plan.in_groups(

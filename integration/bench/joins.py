@@ -39,6 +39,7 @@ SQL = "Spark SQL, sort-merge join"
 WHOLE = "lane shuffles + join"
 KEPT = "join, kept with all columns"
 KEPT_FEW = "join, kept with five columns"
+OTHER_N = "join, kept with five columns, orders by 1.5 n"
 KEPT_ROWS = "join, kept with all columns, all rows to the JVM"
 APPLY = "groupBy.applyInArrow"
 SQL_AGGREGATE = "Spark SQL, groupBy.agg"
@@ -51,12 +52,16 @@ def join_lines(case: str, timings: Mapping[str, Timing]) -> list[Line]:
         WHOLE: targets.JOIN_AGAINST_SQL,
         KEPT: targets.KEPT_JOIN_AGAINST_SQL,
         KEPT_FEW: None,
+        OTHER_N: targets.OTHER_N_AGAINST_SQL,
         KEPT_ROWS: None,
     }
-    return [
+    lines = [
         compare(case, "speed", "Spark SQL", timings[label], timings[SQL], goal)
         for label, goal in goals.items()
     ]
+    same, other = timings[KEPT_FEW], timings[OTHER_N]
+    goal = targets.OTHER_N_AGAINST_SAME
+    return [*lines, compare(case, "time", "both of n", other, same, goal)]
 
 
 def aggregate_lines(case: str, timings: Mapping[str, Timing]) -> list[Line]:
@@ -90,10 +95,11 @@ def run(settings: Settings) -> Part:
 def _joins(
     settings: Settings, part: Part, spark: SparkSession, items: Path, others: Path, n: int
 ) -> None:
-    def write(out: Path, *, all_columns: bool = False) -> None:
+    def write(out: Path, *, all_columns: bool = False, of_orders: int = n) -> None:
         for name, source, columns in (("items", items, ITEMS), ("orders", others, ORDERS)):
             arrow_shuffle.write_shuffle(
-                ds.dataset(source), out / name, num_subpartitions=n, keys=columns[0],
+                ds.dataset(source), out / name, keys=columns[0],
+                num_subpartitions=of_orders if name == "orders" else n,
                 columns=None if all_columns else list(columns), spark=spark,
             )  # fmt: skip
 
@@ -117,11 +123,13 @@ def _joins(
         write(out)
         return summed(out)
 
-    kept, kept_few = (_kept(settings, columns, n) for columns in ("all", "few"))
+    names = ("all", "few", "other")
+    kept, kept_few, other_n = (_kept(settings, columns, n) for columns in names)
     write(kept, all_columns=True)
     write(kept_few)
+    write(other_n, of_orders=n * 3 // 2)
     expected = list(map(tuple, sql(kept)))
-    for revenue in (summed(kept), summed(kept_few), _revenue(joined(kept))):
+    for revenue in (summed(kept), summed(kept_few), summed(other_n), _revenue(joined(kept))):
         if list(map(tuple, revenue)) != expected:
             msg = f"n = {n:,}: the join gives another revenue than Spark SQL"
             raise RuntimeError(msg)
@@ -131,6 +139,7 @@ def _joins(
         WHOLE: whole,
         KEPT: lambda _: summed(kept),
         KEPT_FEW: lambda _: summed(kept_few),
+        OTHER_N: lambda _: summed(other_n),
         KEPT_ROWS: lambda _: _revenue(joined(kept)),
     }
     case = f"join, n = {n:,}"

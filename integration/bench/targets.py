@@ -107,6 +107,12 @@ JOIN_AGAINST_SQL = Target(at_least=2)
 KEPT_JOIN_AGAINST_SQL = Target(at_least=4)
 """Speed of joining shuffles that are kept, against Spark's sort-merge join of the tables."""
 
+OTHER_N_AGAINST_SQL = Target(at_least=2.5)
+"""The same of shuffles with n and with 1.5 n subpartitions, read by n / 2."""
+
+OTHER_N_AGAINST_SAME = Target(at_most=1.3)
+"""Time of that join, against one of shuffles that both have n."""
+
 JOIN_AGAINST_DUCKDB = Target(at_most=2)
 """Time of a join of kept shuffles without Spark, against DuckDB from Parquet, both on two cores."""
 

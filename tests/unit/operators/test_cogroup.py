@@ -87,7 +87,7 @@ def test_frames_and_a_write_that_stays_where_it_is(tmp_path):
 
 
 def test_sides_and_functions_that_do_not_fit_are_refused(tmp_path):
-    left, right = kept(tmp_path / "l", [1.0]), kept(tmp_path / "r", [1.0], n=4)
+    left, right = kept(tmp_path / "l", [1.0]), kept(tmp_path / "r", [1.0], name="v")
     with pytest.raises(OptionError, match="not co-partitioned"):
         left.cogroup(right).map_groups(both, MADE)
     with pytest.raises(OptionError, match=r"takes 1 arguments: expected function\(left, right\)"):
