@@ -13,9 +13,10 @@
     print(spent.write("/data/spent"))   # or as another shuffle; spark=spark has tasks write it
 
 :func:`write_shuffle` writes DataFrames of Spark, tables, frames, files, and tables of Delta and
-Iceberg. :func:`open_shuffle` opens a :class:`Shuffle`, with all that can be asked of it and done to
-it; what is asked is an :class:`Operation` until it is run. Work is done in Spark where a session is
-given or the source is a DataFrame, and in this process otherwise.
+Iceberg; :func:`write_shuffles` writes each :class:`Target` of several with the same rows.
+:func:`open_shuffle` opens a :class:`Shuffle`, with all that can be asked of it and done to it; what
+is asked is an :class:`Operation` until it is run. Work is done in Spark where a session is given or
+the source is a DataFrame, and in this process otherwise.
 
 - To Spark's readers and writers it is a format: :class:`ArrowShuffleDataSource`.
 - For streams: :func:`foreach_batch`, :func:`flush_when_done`, :func:`consume`,

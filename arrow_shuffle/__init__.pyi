@@ -36,7 +36,9 @@ from arrow_shuffle.operation import Operation as Operation
 from arrow_shuffle.shuffle import Shuffle as Shuffle
 from arrow_shuffle.shuffle import consume as consume
 from arrow_shuffle.shuffle import open_shuffle as open_shuffle
+from arrow_shuffle.write import Target as Target
 from arrow_shuffle.write import write_shuffle as write_shuffle
+from arrow_shuffle.write import write_shuffles as write_shuffles
 from connector.environment.report import EnvironmentReport as EnvironmentReport
 from connector.environment.report import check_environment as check_environment
 from connector.jvm_reader import spark_config as spark_config

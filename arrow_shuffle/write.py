@@ -5,12 +5,20 @@ from __future__ import annotations
 import os
 import warnings
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias, Unpack, cast
 
 from arrow_format.errors import OptionError
 from arrow_format.ingest.source import source_of
 from arrow_format.jobs.commit import find_receipt
-from arrow_format.jobs.write import AppendArguments, LocalTasks, Write, WriteArguments, net_upsert
+from arrow_format.jobs.write import (
+    AppendArguments,
+    LocalTasks,
+    Write,
+    WriteArguments,
+    net_upsert,
+    run_writes,
+)
+from arrow_format.options import as_several, check_type
 from arrow_format.read.presentation import format_bytes
 from connector.session import active_session, is_session_active, session_of
 
@@ -185,7 +193,9 @@ def write_shuffle(
     pyspark.errors.PySparkException
         A task failed; the files of this write are removed.
     """
-    how = WriteArguments(
+    target = Target(
+        path,
+        table=table,
         keys=keys,
         num_subpartitions=num_subpartitions,
         partitioner=partitioner,
@@ -200,9 +210,131 @@ def write_shuffle(
         transaction=transaction,
         storage_options=storage_options,
     )
+    (receipt,) = write_shuffles(
+        source,
+        [target],
+        columns=columns,
+        filter=filter,
+        for_spark=for_spark,
+        num_map_tasks=num_map_tasks,
+        spark=spark,
+    )
+    return receipt
+
+
+class Target:
+    """One shuffle that :func:`write_shuffles` writes: where, partitioned how, and in which mode.
+
+    .. code-block:: python
+
+        by_day = arrow_shuffle.Target("/data/by-day", keys="day", num_subpartitions=8)
+
+    Parameters
+    ----------
+    path, table
+        As for :func:`write_shuffle`, one of them.
+    **how
+        Arguments of :func:`write_shuffle`, as it takes them: those of what is written, ``keys``,
+        ``num_subpartitions``, ``partitioner``, ``sort_by``, ``combine``, ``unique``,
+        ``sequence_by``, ``row_kind``, ``mode``, ``options``, ``expected_version``, ``transaction``
+        and ``storage_options``.
+
+    Raises
+    ------
+    OptionError
+        An argument has none of these names. What they are is checked when it is written.
+    """
+
+    def __init__(
+        self,
+        path: Place | None = None,
+        *,
+        table: str | None = None,
+        **how: Unpack[WriteArguments],
+    ) -> None:
+        allowed = WriteArguments.__annotations__
+        wrong = ", ".join(name for name in how if name not in allowed)
+        if wrong:
+            msg = f"{wrong}: no argument of a target; expected path, table, {', '.join(allowed)}"
+            raise OptionError(msg)
+        self.path = path
+        self.table = table
+        self.how = how
+
+    def __repr__(self) -> str:
+        """Show it without credentials."""
+        where = f"table={self.table!r}" if self.path is None else repr(self.path)
+        shown = [f"{k}={v!r}" for k, v in self.how.items() if k != "storage_options"]
+        return f"Target({', '.join([where, *shown])})"
+
+
+def write_shuffles(
+    source: Source,
+    targets: Sequence[Target],
+    *,
+    columns: Sequence[str] | None = None,
+    filter: ds.Expression | None = None,
+    for_spark: bool = True,
+    num_map_tasks: int | None = None,
+    spark: SparkSession | Literal[True] | None = None,
+) -> tuple[ShuffleReceipt, ...]:
+    """Write the same rows as several shuffles, each partitioned its own way, in one pass.
+
+    Rows are read once, as by :func:`write_shuffle`; in Spark they pass once from the JVM. Each
+    target has its own commit: in turn, in the order of targets, after all rows were written. Two
+    commits are not one: a process that is killed in between leaves the first. Give each target its
+    ``transaction`` and repeat the call: what was committed is not written again, and of the others
+    each is there once; where all were, no row is read.
+
+    .. code-block:: python
+
+        from arrow_shuffle import Target
+
+        by_customer, by_part = arrow_shuffle.write_shuffles(
+            rows,
+            [
+                Target("/data/by-customer", keys="customer", transaction=("load", 7)),
+                Target("/data/by-part", keys="part", sort_by=["price"], transaction=("load", 7)),
+            ],
+        )
+
+    Parameters
+    ----------
+    targets
+        What to write; each has its own path. All are checked before any row is read; one with mode
+        ``ignore`` at whose path a shuffle is, is left out. Rows of all have the same types: those
+        of which one would be stored as Spark has it and another not are refused.
+
+        Each target has a sort buffer, and their memory adds up: where options are given, that of
+        ``sort_buffer_bytes``; targets without options share the memory of one write, so that each
+        has the default over the number of targets. Threads are shared: there are as many as of the
+        target with the most. The receipts say how much the sort buffers take together.
+        Ranges without bounds take a sample for each target.
+    source, columns, filter, for_spark, num_map_tasks, spark
+        As for :func:`write_shuffle`.
+
+    Returns
+    -------
+    tuple of ShuffleReceipt
+        One for each target, in order, as :func:`write_shuffle` returns it.
+
+    Raises
+    ------
+    OptionError, SchemaError, ShuffleExistsError, StorageError, DuplicateKeyError,
+    CommitConflictError, MissingPackageError, pyspark.errors.PySparkException
+        As :func:`write_shuffle`. What was written for targets that are not committed is removed;
+        where some were, a note of the error names them and their versions.
+    """
+    given = as_several(targets)
+    if not given:
+        msg = "targets: none is given; expected at least one arrow_shuffle.Target"
+        raise OptionError(msg)
+    given = tuple(check_type("targets", target, Target) for target in given)
     session = _session(source, spark, for_spark=for_spark, num_map_tasks=num_map_tasks)
-    write = Write.of(_place(path, table, session), **how)
-    return _run(write, source, session, columns, filter, num_map_tasks, for_spark=for_spark)
+    writes = [
+        Write.of(_place(target.path, target.table, session), **target.how) for target in given
+    ]
+    return _run(writes, source, session, columns, filter, num_map_tasks, for_spark=for_spark)
 
 
 def _place(path: Place | None, table: str | None, session: SparkSession | None) -> Place:
@@ -276,8 +408,10 @@ def append_shuffle(
             return before
         given = source_of(source, columns=columns, filter=filter)
         write, rows = net_upsert(write, given, row_kind, for_spark=for_spark)
-        return _run_here(write, rows, for_spark=for_spark)
-    return _run(write, source, session, columns, filter, num_map_tasks, for_spark=for_spark)
+        (receipt,) = _run_here([write], rows, for_spark=for_spark)
+        return receipt
+    (receipt,) = _run([write], source, session, columns, filter, num_map_tasks, for_spark=for_spark)
+    return receipt
 
 
 def _session(
@@ -307,7 +441,7 @@ def _session(
 
 
 def _run(
-    write: Write,
+    writes: Sequence[Write],
     source: Source,
     session: SparkSession | None,
     columns: Sequence[str] | None,
@@ -315,30 +449,33 @@ def _run(
     num_map_tasks: int | None,
     *,
     for_spark: bool,
-) -> ShuffleReceipt:
+) -> tuple[ShuffleReceipt, ...]:
     """Write in tasks of a session; else in this process, and say so where a session is active."""
     if session is not None:
         from connector.write import tasks_of
 
-        return write.run(tasks_of(source, session, columns, filter, num_map_tasks))
+        return run_writes(writes, tasks_of(source, session, columns, filter, num_map_tasks))
     rows = source_of(source, columns=columns, filter=filter)
-    return _run_here(write, rows, for_spark=for_spark)
+    return _run_here(writes, rows, for_spark=for_spark)
 
 
-def _run_here(write: Write, rows: Rows, *, for_spark: bool) -> ShuffleReceipt:
+def _run_here(
+    writes: Sequence[Write], rows: Rows, *, for_spark: bool
+) -> tuple[ShuffleReceipt, ...]:
     """Write in this process, and say so where a session is active."""
-    tasks = LocalTasks(rows, write, for_spark=for_spark)
+    tasks = LocalTasks(rows, writes, for_spark=for_spark)
     if not is_session_active():
-        return write.run(tasks)
+        return run_writes(writes, tasks)
     size, memory = tasks.num_bytes or 0, _memory()
     if size > memory:
+        roots = ", ".join(write.storage.root for write in writes)
         warnings.warn(
-            f"{write.storage.root}: about {format_bytes(size)} of rows are written in this "
+            f"{roots}: about {format_bytes(size)} of rows are written in this "
             f"process, on a machine with {format_bytes(memory)} of memory. Of files and tables, "
             "spark=True writes them in tasks of the active session",
-            stacklevel=3,
+            stacklevel=4,
         )
-    return replace(write.run(tasks), where="in this process")
+    return tuple(replace(each, where="in this process") for each in run_writes(writes, tasks))
 
 
 def _memory() -> int:

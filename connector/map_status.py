@@ -30,6 +30,7 @@ theirs that stay within this if all before them had as many."""
 
 STATUS_SCHEMA = (
     StructType()
+    .add("target", IntegerType(), nullable=False)
     .add("map_task", IntegerType(), nullable=False)
     .add("attempt", IntegerType(), nullable=False)
     .add("num_rows", LongType(), nullable=False)
@@ -39,7 +40,8 @@ STATUS_SCHEMA = (
     .add("counters", StringType(), nullable=False)
     .add("totals", BinaryType(), nullable=True)
 )
-"""Columns of a map status as a row: one row per map task."""
+"""Columns of a map status as a row: one row per map task and target, of which there may be several,
+numbered from 0."""
 
 DECODED_TOGETHER = 1024
 """Map outputs that are decoded by one call."""
@@ -47,15 +49,16 @@ DECODED_BYTES = 16 << 20
 """Bytes of the totals that are decoded by one call."""
 
 
-def status_to_row(status: MapStatus) -> dict[str, Any]:
-    """Return a status as a row, by column name of :data:`STATUS_SCHEMA`."""
+def status_to_row(status: MapStatus, target: int = 0, num_targets: int = 1) -> dict[str, Any]:
+    """Return a status of one of some targets as a row, by column name of :data:`STATUS_SCHEMA`."""
     totals = None
     if status.subpartition_rows is not None and status.subpartition_bytes is not None:
         totals = encode_totals((status.subpartition_rows, status.subpartition_bytes))
-        tasks = status.output.map_task + 1
-        if len(totals) > min(MAX_TOTALS_BYTES, MAX_ALL_TOTALS_BYTES // tasks):
+        rows = (status.output.map_task + 1) * num_targets
+        if len(totals) > min(MAX_TOTALS_BYTES, MAX_ALL_TOTALS_BYTES // rows):
             totals = None
     return {
+        "target": target,
         "map_task": status.output.map_task,
         "attempt": status.output.attempt,
         "num_rows": status.output.num_rows,

@@ -13,7 +13,7 @@ from pyspark.sql.types import Row, StructType
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.jobs.cleanup import abort_job
 from arrow_format.jobs.commit import commit_job
-from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.jobs.job import begin_job, run_map_tasks
 from arrow_format.jobs.run import run_job
 from arrow_format.keys.bounds import WHAT
 from arrow_format.keys.combination import check_functions
@@ -115,15 +115,46 @@ def begin_frame_job(
 
 def run_spark_task(job: ShuffleJob, batches: Iterable[pa.RecordBatch]) -> MapStatus:
     """Write the batches of the current Spark task; raises OptionError outside of one."""
+    (status,) = run_spark_tasks([job], batches)
+    return status
+
+
+def run_spark_tasks(
+    jobs: Sequence[ShuffleJob], batches: Iterable[pa.RecordBatch]
+) -> list[MapStatus]:
+    """Write the batches of the current Spark task to each of several jobs."""
     begin_task()
     context = TaskContext.get()
     if context is None:
         msg = "ShuffleMapTask runs inside a Spark task; use df.mapInArrow(task, ...)"
         raise OptionError(msg)
-    return run_map_task(job, context.partitionId(), context.attemptNumber(), batches)
+    return run_map_tasks(jobs, context.partitionId(), context.attemptNumber(), batches)
 
 
-class ShuffleMapTask(ChecksOnArrival):
+def statuses_to_batch(statuses: Sequence[MapStatus]) -> pa.RecordBatch:
+    """Return the statuses of a map task, one for each of its jobs, as what Spark collects."""
+    rows = [status_to_row(status, i, len(statuses)) for i, status in enumerate(statuses)]
+    return pa.RecordBatch.from_pylist(rows, schema=arrow_schema_of(STATUS_SCHEMA))
+
+
+class MapTask(ChecksOnArrival):
+    """Callable for ``mapInArrow`` that writes each Spark partition to each of several jobs."""
+
+    def __init__(self, jobs: Sequence[ShuffleJob]) -> None:
+        self.jobs = tuple(jobs)
+
+    @property
+    def status_schema(self) -> StructType:
+        """Schema to give to ``mapInArrow``."""
+        return STATUS_SCHEMA
+
+    @plain_errors
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write the batches of one Spark partition and yield its map status, a row for each job."""
+        yield statuses_to_batch(run_spark_tasks(self.jobs, batches))
+
+
+class ShuffleMapTask(MapTask):
     """Callable for ``df.mapInArrow`` that writes a shuffle and yields one map status per task.
 
     .. code-block:: python
@@ -187,7 +218,7 @@ class ShuffleMapTask(ChecksOnArrival):
         if not isinstance(schema, StructType):
             msg = f"schema is {type(schema).__name__}: expected the DataFrame's df.schema"
             raise SchemaError(msg)
-        self.job = begin_frame_job(
+        job = begin_frame_job(
             open_storage(path, storage_options),
             schema,
             case_sensitive=case_sensitive,
@@ -200,36 +231,24 @@ class ShuffleMapTask(ChecksOnArrival):
             row_kind=row_kind,
             options=options,
         )
-
-    @classmethod
-    def of(cls, job: ShuffleJob) -> ShuffleMapTask:
-        """Return the task of a job that was begun."""
-        task = cls.__new__(cls)
-        task.job = job
-        return task
+        super().__init__([job])
 
     @property
-    def status_schema(self) -> StructType:
-        """Schema to give to ``mapInArrow``."""
-        return STATUS_SCHEMA
-
-    @plain_errors
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write the batches of one Spark partition and yield its map status as one row."""
-        row = status_to_row(run_spark_task(self.job, batches))
-        yield pa.RecordBatch.from_pylist([row], schema=arrow_schema_of(STATUS_SCHEMA))
+    def job(self) -> ShuffleJob:
+        """The write that it is of."""
+        return self.jobs[0]
 
 
-class NumberedMapTask(ShuffleMapTask):
+class NumberedMapTask(MapTask):
     """Callable for ``mapInArrow`` on a DataFrame of numbers, for each of which a task makes rows.
 
     The numbers, in the first column, alone decide what is written, in whichever Spark task they
-    arrive. It yields one map status per number.
+    arrive. It yields one map status per number and job.
 
     Parameters
     ----------
-    job
-        The write.
+    jobs
+        The writes, which get the same rows.
     rows
         Returns the rows of the map task of a number, from 0; picklable. A generator is closed.
     reads_ahead
@@ -238,12 +257,12 @@ class NumberedMapTask(ShuffleMapTask):
 
     def __init__(
         self,
-        job: ShuffleJob,
+        jobs: Sequence[ShuffleJob],
         rows: Callable[[int], Iterable[pa.RecordBatch | Rows]],
         *,
         reads_ahead: bool = False,
     ) -> None:
-        self.job = job
+        super().__init__(jobs)
         self.rows = rows
         self.reads_ahead = reads_ahead
 
@@ -255,21 +274,20 @@ class NumberedMapTask(ShuffleMapTask):
         attempt = 0 if context is None else context.attemptNumber()
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                row = status_to_row(self.write(number, attempt))
-                yield pa.RecordBatch.from_pylist([row], schema=arrow_schema_of(STATUS_SCHEMA))
+                yield statuses_to_batch(self.write(number, attempt))
 
-    def write(self, number: int, attempt: int) -> MapStatus:
-        """Write the map output of a number."""
+    def write(self, number: int, attempt: int) -> list[MapStatus]:
+        """Write the map outputs of a number, one for each job."""
         rows = self.rows(number)
         try:
-            return run_map_task(self.job, number, attempt, rows, reads_ahead=self.reads_ahead)
+            return run_map_tasks(self.jobs, number, attempt, rows, reads_ahead=self.reads_ahead)
         finally:
             # Now, and not when Python collects garbage.
             if isinstance(rows, Generator):
                 rows.close()
 
 
-def run_task(frame: DataFrame, task: ShuffleMapTask, what: str) -> Sequence[Any]:
+def run_task(frame: DataFrame, task: MapTask, what: str) -> Sequence[Any]:
     """Return the statuses, as rows, of a map task over a DataFrame: a job that says what it does.
 
     No task runs when it returns. Raises MissingPackageError before the job where the Python of a
@@ -282,7 +300,7 @@ def run_task(frame: DataFrame, task: ShuffleMapTask, what: str) -> Sequence[Any]
 
 
 def write_and_commit(
-    task: ShuffleMapTask,
+    task: MapTask,
     frame: DataFrame,
     mode: WriteMode,
     *,
@@ -292,19 +310,19 @@ def write_and_commit(
     transaction: Transaction | None = None,
     gone: pa.RecordBatch | None = None,
 ) -> ShuffleReceipt:
-    """Run a map task over a DataFrame as :func:`~arrow_format.jobs.run.run_job` does.
+    """Run a map task of one job over a DataFrame as :func:`~arrow_format.jobs.run.run_job` does.
 
     ``what`` is what the job is said to do with the path.
     """
 
     def run(job: ShuffleJob) -> Iterator[MapStatus]:
-        task.job = job
+        task.jobs = (job,)
         rows = run_task(frame, task, f"{what} {job.storage.root} ({mode})")
         # Not decoded together: totals of tens of thousands of tasks would take gigabytes.
         return statuses_from_rows(rows)
 
     return run_job(
-        task.job,
+        task.jobs[0],
         mode,
         run,
         num_map_outputs=num_map_outputs,

@@ -71,9 +71,9 @@ class MergeTask(NumberedMapTask):
     """Callable for ``mapInArrow`` on a DataFrame of task numbers: tasks of a merge."""
 
     def __init__(self, job: ShuffleJob, work: MergeWork) -> None:
-        self.job = job
+        self.jobs = (job,)
         self.work = work
 
-    def write(self, number: int, attempt: int) -> MapStatus:
+    def write(self, number: int, attempt: int) -> list[MapStatus]:
         """Write the map output of a number."""
-        return self.work.write(self.job, number, attempt)
+        return [self.work.write(self.jobs[0], number, attempt)]

@@ -13,8 +13,8 @@ from arrow_format.jobs.num_subpartitions import Choice, by_bytes
 from arrow_format.jobs.write import Write
 from connector.map_status import statuses_from_rows
 from connector.map_task import (
+    MapTask,
     NumberedMapTask,
-    ShuffleMapTask,
     begin_frame_job,
     begin_spark_job,
     options_of_tasks,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from arrow_format.jobs.write import AppendArguments, MapTasks, WriteArguments
     from arrow_format.keys.range_partitioner import RangePartitioner
     from arrow_format.model import MapStatus
-    from arrow_format.options import WriteMode, WriteOptions
+    from arrow_format.options import WriteOptions
     from arrow_format.storage.open import Place, Storage
 
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
@@ -148,10 +148,10 @@ class FrameTasks:
         """Let Spark take a sample."""
         return sample_range_partitioner(self._frame, ranges.keys, num_subpartitions)
 
-    def run(self, job: ShuffleJob, mode: WriteMode) -> Iterator[MapStatus]:
+    def run(self, jobs: Sequence[ShuffleJob], what: str) -> list[Iterator[MapStatus]]:
         """Write the rows of all Spark partitions."""
         _warn_of_slow_transfer(self._spark)
-        return _statuses(self._frame, ShuffleMapTask.of(job), mode)
+        return _statuses(self._frame, MapTask(jobs), what)
 
 
 class ScanTasks:
@@ -176,11 +176,11 @@ class ScanTasks:
         """Take a sample in this process."""
         return self._source.sample(ranges, num_subpartitions, for_spark=True)
 
-    def run(self, job: ShuffleJob, mode: WriteMode) -> Iterator[MapStatus]:
+    def run(self, jobs: Sequence[ShuffleJob], what: str) -> list[Iterator[MapStatus]]:
         """Read and write in one Spark task per map task."""
         numbers = self._spark.range(0, self.num_map_outputs, 1, self.num_map_outputs)
-        task = NumberedMapTask(job, self._scan.read, reads_ahead=self._source.reads_ahead)
-        return _statuses(numbers, task, mode)
+        task = NumberedMapTask(jobs, self._scan.read, reads_ahead=self._source.reads_ahead)
+        return _statuses(numbers, task, what)
 
 
 def begin_scan_job(
@@ -199,9 +199,14 @@ def begin_scan_job(
     return begin_spark_job(storage, spark_schema, options=options, **how)
 
 
-def _statuses(frame: DataFrame, task: ShuffleMapTask, mode: WriteMode) -> Iterator[MapStatus]:
-    # Not decoded together: totals of tens of thousands of tasks would take gigabytes.
-    return statuses_from_rows(run_task(frame, task, f"write {task.job.storage.root} ({mode})"))
+def _statuses(frame: DataFrame, task: MapTask, what: str) -> list[Iterator[MapStatus]]:
+    rows = run_task(frame, task, what)
+
+    def of_target(number: int) -> Iterator[MapStatus]:
+        # Not decoded together: totals of tens of thousands of tasks would take gigabytes.
+        return statuses_from_rows(row for row in rows if row["target"] == number)
+
+    return [of_target(number) for number in range(len(task.jobs))]
 
 
 def _warn_of_slow_transfer(spark: SparkSession) -> None:

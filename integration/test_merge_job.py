@@ -114,7 +114,7 @@ class _Marked(connector.merge.MergeTask):
     marks: str
     times: int
 
-    def write(self, number: int, attempt: int) -> MapStatus:
+    def write(self, number: int, attempt: int) -> list[MapStatus]:
         status = super().write(number, attempt)
         if number == self.work.num_tasks - 1:
             self.mark()
@@ -137,7 +137,7 @@ class Collected(_Marked):
     """Has garbage collected while the job runs."""
 
     def mark(self) -> None:
-        collect_garbage(self.job.storage.root)
+        collect_garbage(self.jobs[0].storage.root)
         (Path(self.marks) / "collected").touch()
 
 
@@ -145,7 +145,7 @@ class Appended(_Marked):
     """Has another writer append while the job runs."""
 
     def mark(self) -> None:
-        written(self.job.storage.root, 1)
+        written(self.jobs[0].storage.root, 1)
 
 
 def with_task(

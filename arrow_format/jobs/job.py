@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import socket
 import uuid
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -60,7 +60,7 @@ from arrow_format.storage.open import Place, Storage, open_storage
 from arrow_format.storage.protocol import SHARED_PATH, ObjectNotFoundError
 from arrow_format.storage.root_owner import LocalRoot, Marker, list_roots
 from arrow_format.write.combining import Combiner
-from arrow_format.write.result_partition import SortMergeResultPartition
+from arrow_format.write.result_partition import SortMergeResultPartition, workers_of
 from arrow_format.write.tombstones import FIRST_MAP_TASK, TombstoneWriter
 
 if TYPE_CHECKING:
@@ -68,6 +68,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from arrow_format.concurrency import Workers
+    from arrow_format.keys.partitioner import Assign
     from arrow_format.log.state import VersionShape
     from arrow_format.storage.open import ObjectStat
 
@@ -359,6 +361,47 @@ def run_map_task(
     write takes the next batches, none of which have subpartitions; otherwise only the calling one.
     On an exception nothing of this attempt is left, and no thread takes batches.
     """
+    (status,) = run_map_tasks([job], map_task, attempt, batches, reads_ahead=reads_ahead)
+    return status
+
+
+def run_map_tasks(
+    jobs: Sequence[ShuffleJob],
+    map_task: int,
+    attempt: int,
+    batches: Iterable[pa.RecordBatch | Rows],
+    *,
+    reads_ahead: bool = False,
+) -> list[MapStatus]:
+    """Write the same rows to each of several jobs, in one pass, as :func:`run_map_task` to one.
+
+    They share their threads, of which there are as many as for the job that has the most. Returns a
+    status for each job, in order; on an exception nothing of this attempt is left in any.
+    """
+    with ExitStack() as closing:
+        workers = workers_of(job.options for job in jobs)
+        closing.callback(workers.close)
+        outputs = [
+            closing.enter_context(_open_output(job, map_task, attempt, workers)) for job in jobs
+        ]
+        taken = outputs[0].partition.ahead(batches) if reads_ahead else batches
+        for number, batch in enumerate(taken):
+            if not isinstance(batch, pa.RecordBatch | Rows):
+                msg = (
+                    f"item {number} of batches (from 0) is {type(batch).__name__}: expected Arrow "
+                    "record batches; of a table give table.to_batches()"
+                )
+                raise SchemaError(msg)
+            for output in outputs:
+                output.write(batch)
+        return [output.finish() for output in outputs]
+
+
+@contextmanager
+def _open_output(
+    job: ShuffleJob, map_task: int, attempt: int, workers: Workers
+) -> Iterator[_Output]:
+    """Open what a map task writes to a job; nothing is left of it after an exception."""
     most = MAX_INTEGER if job.row_kind is None else FIRST_MAP_TASK - 1
     map_task = check_integer("map_task", map_task, 0, most, "a map task")
     attempt = check_integer("attempt", attempt, 0, MAX_INTEGER, "an attempt")
@@ -367,7 +410,6 @@ def run_map_task(
     storage = job.storage
     if job.has_directory:
         storage = storage.without_new_directories()
-    source_schema = job.data_schema if job.source_schema is None else job.source_schema
     combiner = Combiner(job.data_schema, job.combine, assign) if job.combine else None
     with (
         _where_the_directory_is_seen(job),
@@ -378,43 +420,56 @@ def run_map_task(
             job.options,
             job.open_local_roots(),
             combiner,
+            workers,
         ) as partition,
         TombstoneWriter(
             storage, job.directory_of(map_task), metadata, job.partitioner, job.options
         ) as tombstones,
     ):
-        for number, batch in enumerate(partition.ahead(batches) if reads_ahead else batches):
-            if isinstance(batch, Rows) and job.row_kind is not None:
-                batch = batch.batch  # each is placed again, as its deletions are
-            if isinstance(batch, Rows):
-                rows = normalise(batch.batch, source_schema)
-                if combiner is None:
-                    partition.emit(rows, batch.subpartitions)
-                else:
-                    for cast in as_combined(rows, job.data_schema):
-                        partition.combine(cast)
+        yield _Output(job, assign, partition, tombstones)
+
+
+@dataclass(frozen=True, slots=True)
+class _Output:
+    """Where a map task writes the rows of a job."""
+
+    job: ShuffleJob
+    assign: Assign
+    partition: SortMergeResultPartition
+    tombstones: TombstoneWriter
+
+    def write(self, batch: pa.RecordBatch | Rows) -> None:
+        """Write rows, which stay as they are: others may write them too."""
+        job, partition = self.job, self.partition
+        source_schema = job.data_schema if job.source_schema is None else job.source_schema
+        if isinstance(batch, Rows) and job.row_kind is not None:
+            batch = batch.batch  # each is placed again, as its deletions are
+        if isinstance(batch, Rows):
+            rows = normalise(batch.batch, source_schema)
+            if not job.combine:
+                partition.emit(rows, batch.subpartitions)
+            else:
+                for cast in as_combined(rows, job.data_schema):
+                    partition.combine(cast)
+            return
+        for rows in stored_batches(batch, source_schema):
+            if job.row_kind is not None:
+                rows, gone = split_changes(rows, job.row_kind, job.tombstone_columns)
+                self.tombstones.add(gone)
+            if job.combine:
+                for cast in as_combined(rows, job.data_schema):
+                    partition.combine(cast)
                 continue
-            if not isinstance(batch, pa.RecordBatch):
-                msg = (
-                    f"item {number} of batches (from 0) is {type(batch).__name__}: expected Arrow "
-                    "record batches; of a table give table.to_batches()"
-                )
-                raise SchemaError(msg)
-            for rows in stored_batches(batch, source_schema):
-                if job.row_kind is not None:
-                    rows, gone = split_changes(rows, job.row_kind, job.tombstone_columns)
-                    tombstones.add(gone)
-                if combiner is not None:
-                    for cast in as_combined(rows, job.data_schema):
-                        partition.combine(cast)
-                    continue
-                with partition.counters.time("partition"):
-                    ids = np.asarray(assign(rows))
-                    _check_assignment(job, ids, rows.num_rows)
-                partition.emit(rows, ids)
-        status = replace(partition.finish(), tombstones=tombstones.finish())
-    # Subpartitions that rows came with are those that such a partitioner gave them.
-    return _marked(status) if can_be_asked(job.partitioner) else status
+            with partition.counters.time("partition"):
+                ids = np.asarray(self.assign(rows))
+                _check_assignment(job, ids, rows.num_rows)
+            partition.emit(rows, ids)
+
+    def finish(self) -> MapStatus:
+        """Finish the files, and return their status."""
+        status = replace(self.partition.finish(), tombstones=self.tombstones.finish())
+        # Subpartitions that rows came with are those that such a partitioner gave them.
+        return _marked(status) if can_be_asked(self.job.partitioner) else status
 
 
 def _marked(status: MapStatus) -> MapStatus:

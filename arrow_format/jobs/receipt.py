@@ -6,8 +6,8 @@ Apart from commits, since a process that keeps or prints a receipt need not load
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -79,6 +79,10 @@ class ShuffleReceipt(Report):
     is_repetition: bool = False
     notes: tuple[str, ...] = ()
     where: str = ""
+
+    def noting(self, *notes: str) -> Self:
+        """Return it with more notes; a repetition has none, since nothing was chosen."""
+        return self if self.is_repetition else replace(self, notes=(*self.notes, *notes))
 
     def _num_empty(self) -> int:
         rows = self.subpartition_rows

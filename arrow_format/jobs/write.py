@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypedDict, Unpack, cast
 
 import pyarrow as pa
 
@@ -16,9 +17,10 @@ from arrow_format.concurrency import available_cores
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.ingest.row_kinds import last_changes
 from arrow_format.ingest.source import StreamSource, source_of
-from arrow_format.jobs.job import begin_job, log_before_write, run_map_task
+from arrow_format.jobs.commit import find_receipt
+from arrow_format.jobs.job import begin_job, log_before_write, run_map_tasks
 from arrow_format.jobs.num_subpartitions import by_bytes, of_new_files, settled
-from arrow_format.jobs.run import run_job
+from arrow_format.jobs.run import TargetJob, run_jobs
 from arrow_format.jobs.target import settle_bounds
 from arrow_format.keys.partitioner import (
     ColumnPartitioner,
@@ -39,10 +41,13 @@ from arrow_format.options import (
     check_write_options,
     keeps_rows,
 )
+from arrow_format.read.presentation import format_bytes
 from arrow_format.read.shuffle import check_there
 from arrow_format.storage.open import Place, Storage, open_storage
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pyarrow.dataset as ds
 
     from arrow_format.ingest.source import Given, Source
@@ -99,8 +104,11 @@ class MapTasks(Protocol):
     def sample(self, ranges: RangePartitioner, num_subpartitions: int) -> RangePartitioner:
         """Return a range partitioner with bounds that split a sample of the rows evenly."""
 
-    def run(self, job: ShuffleJob, mode: WriteMode) -> Iterable[MapStatus]:
-        """Run all map tasks; none is running when it returns."""
+    def run(self, jobs: Sequence[ShuffleJob], what: str) -> Iterable[Iterable[MapStatus]]:
+        """Run all map tasks, each of which writes its rows to each job; return statuses of each.
+
+        None is running when it returns. ``what`` it does is for users.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,6 +234,17 @@ class Write:
 
     def run(self, tasks: MapTasks) -> ShuffleReceipt:
         """Run the map tasks and commit what they wrote; raises as :func:`write_shuffle`."""
+        (receipt,) = run_writes([self], tasks)
+        return receipt
+
+    @property
+    def is_unbounded(self) -> bool:
+        """Whether its ranges have no bounds, for which a sample may be taken."""
+        ranges = self.partitioner
+        return isinstance(ranges, RangePartitioner) and ranges.bounds is None
+
+    def numbered(self, tasks: MapTasks) -> tuple[Self, Choice | None]:
+        """Return it with a number of subpartitions, and how that was chosen if nothing says it."""
         n, chosen = self.num_subpartitions, None
         if n is None:
             n = settled(self.partitioner, self.view.shape)
@@ -233,38 +252,94 @@ class Write:
             chosen = tasks.choose()
             n = chosen.number
         n = of_new_files(n, self.view.shape if keeps_rows(self.mode) else None)
+        return replace(self, num_subpartitions=n), chosen
 
-        def begin(partitioner: Partitioner) -> ShuffleJob:
-            return tasks.begin(
-                self.storage,
-                num_subpartitions=n,
-                partitioner=partitioner,
-                sort_by=self.sort_by,
-                combine=self.combine,
-                unique=self.unique,
-                sequence_by=self.sequence_by,
-                row_kind=self.row_kind,
-                options=self.options,
-                view=self.view,
-            )
-
-        def sample(ranges: RangePartitioner) -> RangePartitioner:
-            # Check everything else before any row is read.
-            begin(RangePartitioner(keys=ranges.keys, bounds=[]))
-            return tasks.sample(ranges, n)
-
-        receipt = run_job(
-            begin(settle_bounds(self.partitioner, self.view.shape, self.mode, sample)),
-            self.mode,
-            lambda job: tasks.run(job, self.mode),
-            num_map_outputs=tasks.num_map_outputs,
-            expected_version=self.expected_version,
-            transaction=self.transaction,
-            gone=self.gone,
+    def begin(
+        self, tasks: MapTasks, sample: Callable[[RangePartitioner, int], RangePartitioner]
+    ) -> ShuffleJob:
+        """Begin the job of a write whose number is known; ``sample`` gives ranges their bounds."""
+        n = cast("int", self.num_subpartitions)
+        partitioner = settle_bounds(
+            self.partitioner, self.view.shape, self.mode, lambda ranges: sample(ranges, n)
         )
-        if chosen is None or receipt.is_repetition:
-            return receipt
-        return replace(receipt, notes=(*receipt.notes, chosen.note(receipt)))
+        return tasks.begin(
+            self.storage,
+            num_subpartitions=n,
+            partitioner=partitioner,
+            sort_by=self.sort_by,
+            combine=self.combine,
+            unique=self.unique,
+            sequence_by=self.sequence_by,
+            row_kind=self.row_kind,
+            options=self.options,
+            view=self.view,
+        )
+
+
+def run_writes(writes: Sequence[Write], tasks: MapTasks) -> tuple[ShuffleReceipt, ...]:
+    """Write the same rows to each of several targets in one pass, and commit each in turn.
+
+    One whose transaction was committed before is left out. Returns a receipt for each, in order.
+    Raises as :func:`write_shuffle`; OptionError where two have the same path.
+    """
+    _refuse_repeated(writes)
+    before = [find_receipt(write.storage, write.transaction) for write in writes]
+    shared = zip(_sharing_memory(writes), before, strict=True)
+    numbered = [write.numbered(tasks) for write, receipt in shared if receipt is None]
+    # All is checked before a row is read, be it for a sample.
+    jobs = [write.begin(tasks, _unbounded) for write, _ in numbered]
+    targets = [
+        TargetJob(
+            job=write.begin(tasks, tasks.sample) if write.is_unbounded else job,
+            mode=write.mode,
+            expected_version=write.expected_version,
+            transaction=write.transaction,
+            gone=write.gone,
+        )
+        for job, (write, _) in zip(jobs, numbered, strict=True)
+    ]
+    modes = {target.job.job_id: target.mode for target in targets}
+
+    def run(jobs: Sequence[ShuffleJob]) -> Iterable[Iterable[MapStatus]]:
+        named = (f"{job.storage.root} ({modes[job.job_id]})" for job in jobs)
+        return tasks.run(jobs, f"write {', '.join(named)}")
+
+    written = run_jobs(targets, run, num_map_outputs=tasks.num_map_outputs)
+    noted = []
+    for receipt, (_, chosen) in zip(written, numbered, strict=True):
+        notes = [] if chosen is None else [chosen.note(receipt)]
+        if len(jobs) > 1:
+            total = format_bytes(sum(job.options.sort_buffer_bytes for job in jobs))
+            notes.append(f"sort buffers of {len(jobs)} targets take {total} together")
+        noted.append(receipt.noting(*notes))
+    left = iter(noted)
+    return tuple(next(left) if receipt is None else receipt for receipt in before)
+
+
+def _unbounded(ranges: RangePartitioner, num_subpartitions: int) -> RangePartitioner:
+    """Return ranges with as few bounds as can be, for checks."""
+    del num_subpartitions
+    return RangePartitioner(keys=ranges.keys, bounds=[])
+
+
+def _refuse_repeated(writes: Sequence[Write]) -> None:
+    """Refuse a path that two targets have, however it is spelled."""
+    roots: set[str] = set()
+    for write in writes:
+        root = write.storage.root
+        place = root if "://" in root else os.path.realpath(root)
+        if place in roots:
+            msg = f"{root}: two targets have this path; give each its own"
+            raise OptionError(msg)
+        roots.add(place)
+
+
+def _sharing_memory(writes: Sequence[Write]) -> Sequence[Write]:
+    """Return writes whose options the caller gave, and others that share the memory of one."""
+    if len(writes) == 1:
+        return writes
+    share = WriteOptions(sort_buffer_bytes=WriteOptions().sort_buffer_bytes // len(writes))
+    return [replace(each, options=share) if each.options is None else each for each in writes]
 
 
 # In this process ----------------------------------------------------------------------------------
@@ -279,20 +354,17 @@ class LocalTasks:
 
     num_map_outputs = 1
 
-    def __init__(self, source: Source, write: Write, *, for_spark: bool = True) -> None:
+    def __init__(self, source: Source, writes: Sequence[Write], *, for_spark: bool = True) -> None:
         check_flag("for_spark", for_spark)
-        partitioner = write.partitioner
-        subpartition = partitioner.column if isinstance(partitioner, ColumnPartitioner) else None
-        appended_to = write.view.shape if keeps_rows(write.mode) else None
-        stored = None if appended_to is None else appended_to.data_schema
         self._source = source
-        self._for_spark = for_spark and _changes_for_spark(
-            pa.schema([field for field in source.schema if field.name != write.row_kind]),
-            stored,
-            subpartition,
-            appends=keeps_rows(write.mode),
-        )
-        self._scan = source.plan(for_spark=self._for_spark, num_tasks=1, subpartition=subpartition)
+        ways = [_way_of_reading(source.schema, write, for_spark=for_spark) for write in writes]
+        scans = {
+            way: source.plan(for_spark=way[0], num_tasks=1, subpartition=way[1])
+            for way in dict.fromkeys(ways)
+        }
+        (self._for_spark, _), self._scan = next(iter(scans.items()))
+        for write, way in zip(writes, ways, strict=True):
+            _check_same_rows(self._scan.schema, scans[way].schema, write, writes[0])
 
     def choose(self) -> Choice:
         """Choose the number of subpartitions by the bytes of the rows."""
@@ -320,12 +392,13 @@ class LocalTasks:
         """Give a range partitioner bounds from a sample of the source."""
         return self._source.sample(ranges, num_subpartitions, for_spark=self._for_spark)
 
-    def run(self, job: ShuffleJob, mode: WriteMode) -> list[MapStatus]:
+    def run(self, jobs: Sequence[ShuffleJob], what: str) -> list[list[MapStatus]]:
         """Write all rows."""
-        del mode
+        del what
         rows = self._scan.read(0)
         try:
-            return [run_map_task(job, 0, 0, rows, reads_ahead=self._source.reads_ahead)]
+            ahead = self._source.reads_ahead
+            return [[status] for status in run_map_tasks(jobs, 0, 0, rows, reads_ahead=ahead)]
         finally:
             # Now, and not when Python collects garbage: it has an open file.
             if isinstance(rows, Generator):
@@ -347,7 +420,7 @@ def write_shuffle(
     """
     write = Write.of(path, **how)
     rows = source_of(source, columns=columns, filter=filter)
-    return write.run(LocalTasks(rows, write, for_spark=for_spark))
+    return write.run(LocalTasks(rows, [write], for_spark=for_spark))
 
 
 def append_shuffle(
@@ -365,7 +438,7 @@ def append_shuffle(
     """
     write = Write.like_newest(path, **how)
     rows = source_of(source, columns=columns, filter=filter)
-    return write.run(LocalTasks(rows, write, for_spark=for_spark))
+    return write.run(LocalTasks(rows, [write], for_spark=for_spark))
 
 
 def net_upsert(
@@ -399,6 +472,30 @@ def net_upsert(
     # What a deletion has under a column is not stored, and does not make it nullable.
     fields = [field.with_nullable(bool(rows[field.name].null_count)) for field in rows.schema]
     return replace(write, gone=gone), StreamSource.of(rows.cast(pa.schema(fields)))
+
+
+def _way_of_reading(schema: pa.Schema, write: Write, *, for_spark: bool) -> tuple[bool, str | None]:
+    """Return whether rows of a write are converted for Spark, and the column of subpartitions."""
+    partitioner = write.partitioner
+    subpartition = partitioner.column if isinstance(partitioner, ColumnPartitioner) else None
+    appends = keeps_rows(write.mode)
+    shape = write.view.shape if appends else None
+    stored = None if shape is None else shape.data_schema
+    rows = pa.schema([field for field in schema if field.name != write.row_kind])
+    changes = for_spark and _changes_for_spark(rows, stored, subpartition, appends=appends)
+    return changes, subpartition
+
+
+def _check_same_rows(schema: pa.Schema, other: pa.Schema, write: Write, first: Write) -> None:
+    """Refuse targets that take rows of other types than those that are read for the first."""
+    for field, its in zip(schema, other, strict=True):
+        if field.type != its.type:
+            msg = (
+                f"{write.storage.root}: column {field.name!r} is stored as {its.type}, and as "
+                f"{field.type} in {first.storage.root}; one pass reads it in one type. Write them "
+                "one after the other"
+            )
+            raise OptionError(msg)
 
 
 def _changes_for_spark(

@@ -43,11 +43,16 @@ READ_AHEAD_BYTES = 32 << 20
 """Rows that are read ahead while others are written: about as many as are read meanwhile."""
 
 
+def workers_of(options: Iterable[WriteOptions]) -> Workers:
+    """Return the threads of writes of the same rows: those of the one that has the most."""
+    return Workers(max(each.threads or available_cores() for each in options) - 1)
+
+
 class SortMergeResultPartition:
     """Writes the rows of one attempt of a map task, in bounded memory and few files.
 
-    Use it as a context manager: leaving it before :meth:`finish`, with or without an exception,
-    removes every file it wrote.
+    Use it as a context manager: leaving it before :meth:`finish`, or with an exception, removes
+    every file it wrote.
 
     Parameters
     ----------
@@ -66,6 +71,9 @@ class SortMergeResultPartition:
     combiner
         Combines rows of equal keys, which then come without subpartitions; None where rows are
         written as they are.
+    workers
+        Threads that it shares with other result partitions of its map task, in the place of
+        ``options.threads`` of its own; who made them closes them, or the first that fails.
 
     With ``options.threads`` a region is written while the next buffer is filled. An error of
     writing it is raised by a later call, :meth:`finish` at the latest.
@@ -79,13 +87,15 @@ class SortMergeResultPartition:
         options: WriteOptions,
         local_roots: Sequence[Storage | None] = (),
         combiner: Combiner | None = None,
+        workers: Workers | None = None,
     ) -> None:
         self._metadata = metadata
         self._combiner = combiner
         self._options = options
         self.counters = MapCounters()
         """What was done so far; the caller may add its own work."""
-        self._workers = Workers((options.threads or available_cores()) - 1)
+        self._shares_workers = workers is not None
+        self._workers = workers or workers_of([options])
         self._output = MapOutputWriter(
             storage, directory, metadata, options, local_roots, self.counters, self._workers.map
         )
@@ -95,6 +105,7 @@ class SortMergeResultPartition:
         self._broadcasts: list[pa.RecordBatch] = []
         self._broadcast_bytes = 0
         self._closed = False
+        self._is_finished = False
 
     @property
     def first_subpartition(self) -> int:
@@ -319,12 +330,13 @@ class SortMergeResultPartition:
             if self._combiner is not None:
                 self.counters.combined_rows = self._combiner.num_absorbed
             self._finish_flush()
-            self._workers.close()
+            if not self._shares_workers:
+                self._workers.close()
             status = self._output.finish()
         except BaseException:
             self.close()
             raise
-        self._closed = True
+        self._closed = self._is_finished = True
         self._buffer.release()
         return status
 
@@ -347,5 +359,7 @@ class SortMergeResultPartition:
     def __enter__(self) -> SortMergeResultPartition:
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind is not None and self._is_finished:
+            self._output.release()
         self.close()

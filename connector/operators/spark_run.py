@@ -124,7 +124,8 @@ def write_in_spark(
     def begin(storage: Any, _: pa.Schema, **how: Any) -> ShuffleJob:  # noqa: ANN401
         return begin_spark_job(storage, stored, **how)
 
-    task = NumberedMapTask(*into.begin(plan, results, arrow_schema_of(stored), begin))
+    job, rows = into.begin(plan, results, arrow_schema_of(stored), begin)
+    task = NumberedMapTask([job], rows)
     numbers, count = _numbers(spark, results), len(results.groups)
     what = f"{_shown(plan)} into"
     return write_and_commit(

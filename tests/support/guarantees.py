@@ -257,6 +257,11 @@ GUARANTEES: dict[str, dict[str, str]] = {
             "which step of another's commit; a number that was overtaken, and is not in the log, "
             "is an error"
         ),
+        "several targets": (
+            "Of a write to several targets each has its own commit, in turn, once all rows were "
+            "written: killed in between and repeated with the same transactions, each is there "
+            "once; an error says which are there, and nothing is left of the others"
+        ),
         "deletion transactions": (
             "A deletion that is a transaction deletes once, whichever process repeats it: each "
             "gets the receipt of the first, for ever, also where it found nothing"

@@ -105,7 +105,7 @@ spark = SessionInProcess()
 job = begin_job(
     path, SCHEMA, num_subpartitions=n, partitioner=ColumnPartitioner("p"), options=FAST
 )
-task = NumberedMapTask(job, lambda number: [numbered([number, number + 1])])
+task = NumberedMapTask([job], lambda number: [numbered([number, number + 1])])
 before = forget_peak()
 receipt = write_and_commit(task, spark.range(0, tasks, 1, tasks), "errorifexists")
 assert receipt.num_rows == 2 * tasks
