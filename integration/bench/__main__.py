@@ -42,6 +42,7 @@ NUMBERS: dict[str, tuple[int, ...]] = {
     "rescale": (200,),
     "spark": (200, 2_000),
     "lane": (200, 2_000),
+    "several": (200,),
     "joins": (200, 2_000),
     "in_process": (200,),
     "groups": (200,),

@@ -33,6 +33,7 @@ from integration.bench.results import (
 )
 from integration.bench.rounds import check_rows
 from integration.programs.datasets import LINEITEM_PARTS, lineitem
+from integration.programs.processes import processor_seconds
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -131,18 +132,26 @@ def measure_actions(
 ) -> dict[str, Timing]:
     """Time every action in every round, after one round that does not count.
 
+    Processor time is that of the JVM and of Python's workers too.
+
     What an action wrote is removed, and ``clean`` called, outside of the timed part.
     """
     out = settings.scratch / "out"
 
     def run_once(action: Action) -> dict[str, Any]:
-        started = time.perf_counter()
+        cpu_before, started = processor_seconds(os.getpid()), time.perf_counter()
         action(out)
         seconds = time.perf_counter() - started
+        cpu_seconds = processor_seconds(os.getpid()) - cpu_before
         sizes = file_sizes(out)
         shutil.rmtree(out, ignore_errors=True)
         clean()
-        return {"seconds": seconds, "num_bytes": sum(sizes), "num_files": len(sizes)}
+        return {
+            "seconds": seconds,
+            "cpu_seconds": cpu_seconds,
+            "num_bytes": sum(sizes),
+            "num_files": len(sizes),
+        }
 
     measures = {label: partial(run_once, action) for label, action in actions.items()}
     return settings.measure(part, case, measures, warm_up=True)

@@ -97,6 +97,9 @@ COUNT_OF_ENGINES = Target(at_most=1.5)
 """Time of ``count(*)`` of DuckDB and Polars, which read a column for it, against PyArrow reading
 one of a Parquet file."""
 
+TWO_TARGETS_AGAINST_ONE = {"dataset": Target(at_most=1.8), "DataFrame": Target(at_most=1.3)}
+"""Processor time of two targets in one pass, against the mean of each alone."""
+
 LANE_AGAINST_PARQUET = Target(at_least=5)
 """Speed of ``write_shuffle`` of Parquet files, against Spark reading, repartitioning and writing
 them."""
