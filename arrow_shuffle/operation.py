@@ -847,6 +847,7 @@ class Operation(Rows):
         spark: Spark = None,
         *,
         time_zone: str | None = None,
+        target_partition_bytes: int | None = None,
         into: Place | None = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> Explanation:
@@ -862,6 +863,8 @@ class Operation(Rows):
             A session, whose tasks are counted; True for the active one; this process when None.
         time_zone
             Of this process: of filters that are text, as for :meth:`read`.
+        target_partition_bytes
+            Bytes on disk that one task reads; 64 MiB in Spark, 16 MiB here when None.
         into, storage_options
             Of ``map_groups(since=)``: the path of the result, which says what groups are made
             again. Keys of what changed are read, and of the shuffle those of the same
@@ -886,11 +889,11 @@ class Operation(Rows):
             changed = changed_groups(changing, open_storage(into, storage_options))
             asked, notes = changed.description, changed.lines()
         if session is None:
-            plan = planned_here(asked, time_zone)
+            plan = planned_here(asked, time_zone, target_partition_bytes)
             return explain_plan("in this process", *plan, notes=notes)
         from connector.operators.spark_run import planned_in_spark
 
-        plan = planned_in_spark(session, asked)
+        plan = planned_in_spark(session, asked, target_partition_bytes)
         reader = _reader_in_spark(session, asked)
         return explain_plan("in Spark", *plan, reader=reader, notes=notes)
 

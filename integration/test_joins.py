@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 import arrow_shuffle
 from arrow_format import BroadcastPartitioner, OptionError, SchemaError
-from arrow_shuffle import open_shuffle
+from arrow_shuffle import MergePolicy, open_shuffle
 from integration.programs.datasets import lineitem, orders
 from integration.programs.ways import FAST
 from integration.test_broadcast_and_disks import SkewedJoin
@@ -140,6 +140,34 @@ def test_shuffles_of_several_numbers_join_as_in_spark(
     assert "read by 12 subpartitions: 1 reads 1, 13 of 24" in str(joined.explain(spark))
     with pytest.raises(OptionError, match=r"has 24, .* has 25, so .* as 1, by 1 task where"):
         sides[0].join(sides[2], how=how).to_spark(spark)
+
+
+@guarantee("joins")
+@pytest.mark.parametrize("how", ["left", "anti", "inner"])
+def test_a_hot_key_is_joined_in_pieces(
+    spark: SparkSession, tmp_path: Path, how: Literal["left", "anti", "inner"]
+):
+    rows = spark.range(0, 1_000_000, 1, 2).selectExpr(
+        "IF(id % 2 = 0, 0L, id % 50021) AS k", "hash(id) AS v"
+    )
+    others = spark.range(0, 40_000, 2).selectExpr("id AS k", "id * 3 AS w")
+    sides = []
+    for name, frame in (("rows", rows), ("others", others)):
+        path = tmp_path / name
+        arrow_shuffle.write_shuffle(frame, path, keys="k", num_subpartitions=N, options=FAST)
+        open_shuffle(path).merge("subpartition", policy=MergePolicy(rewrite="always"))
+        sides.append(open_shuffle(path))
+    joined = sides[0].join(sides[1], how=how)
+    frame = joined.to_spark(spark, target_partition_bytes=512 << 10)
+    assert digest(frame) == digest(rows.join(others, on="k", how=how))
+    (note,) = joined.explain(spark, target_partition_bytes=512 << 10).notes
+    assert note.endswith(" pieces, by a task each")
+    counts = frame.selectExpr("spark_partition_id() AS p").groupBy("p").count().collect()
+    assert max(row["count"] for row in counts) < 250_000
+    hot = sides[1].join(sides[0], how=how)  # on the right alone
+    assert digest(hot.to_spark(spark, target_partition_bytes=512 << 10)) == digest(
+        others.join(rows, on="k", how=how)
+    )
 
 
 @guarantee("joins")

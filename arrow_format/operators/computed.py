@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from arrow_format.operators.placement import Result
     from arrow_format.operators.task_plan import TaskPlan
     from arrow_format.options import ReadOptions
+    from arrow_format.read.chunk_plan import Piece
 
 
 UNKNOWN: Mapping[str, Any] = {"kind": "unknown"}
@@ -206,17 +207,32 @@ class Computed:
         rows, sizes = zip(*weights, strict=True)
         return np.max(rows, axis=0), np.sum(sizes, axis=0)
 
+    @property
+    def cut_bytes(self) -> pa.Int64Array | None:
+        """Those of :attr:`read_bytes` that pieces of a subpartition share; None where none is."""
+        shared = self.plan.cut_bytes
+        return None if shared is None else to_arrow(shared)
+
+    def is_in_order(self, subpartition: int) -> bool:
+        """Whether pieces have the order of the rows, which have none."""
+        return True
+
     def again(
-        self, ranges: Sequence[tuple[int, int]], columns: Sequence[str] | None = None
+        self,
+        ranges: Sequence[tuple[int, int]],
+        columns: Sequence[str] | None = None,
+        piece: Piece | None = None,
     ) -> Replayed:
         """Return the rows of ascending ranges ``[first, end)``, to be read one or more times.
+
+        Of one subpartition it may be a ``piece``: what is made of a piece of what it is made of.
 
         Each time has the same batches: up to a part of the memory is kept, and beyond that in a
         temporary file until the object is dropped. Where a function of the user is called, they are
         made once; else the file is written the second time, so that one pass needs none.
         """
         numbers = [number for first, end in ranges for number in range(first, end)]
-        make = partial(self._results, numbers, columns)
+        make = partial(self._results, numbers, columns, piece)
         return Replayed(
             self.schema_of(columns),
             make,
@@ -225,16 +241,20 @@ class Computed:
         )
 
     def rows(
-        self, subpartitions: Iterable[int] | None = None, columns: Sequence[str] | None = None
+        self,
+        subpartitions: Iterable[int] | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        piece: Piece | None = None,
     ) -> Generator[Rows]:
-        """Yield the rows of subpartitions, which ascend, in their order."""
+        """Yield the rows of subpartitions, which ascend, in their order; or a piece of one."""
         wanted = range(self.num_subpartitions) if subpartitions is None else list(subpartitions)
         most = self.options.working_set_bytes
         for first, end in group_adjacent(self.weights(columns)[1], most, wanted):
-            yield from self._in_order(range(first, end), columns, most)
+            yield from self._in_order(range(first, end), columns, most, piece)
 
     def _in_order(
-        self, numbers: range, columns: Sequence[str] | None, most: int
+        self, numbers: range, columns: Sequence[str] | None, most: int, piece: Piece | None
     ) -> Generator[Rows]:
         """Yield the rows of adjacent subpartitions in order, made together if they fit."""
         if len(numbers) > 1 and isinstance(self._placed_by, Placement):
@@ -258,15 +278,20 @@ class Computed:
                 return
             del batches, ids, run  # they are made again, each subpartition alone
         for number in numbers:
-            with closing(self._results(range(number, number + 1), columns)) as results:
+            with closing(self._results(range(number, number + 1), columns, piece)) as results:
                 for batch in results:
                     yield Rows(batch, np.full(batch.num_rows, number, np.int32))
 
-    def _placed(self, numbers: Sequence[int], columns: Sequence[str] | None) -> Generator[Rows]:
+    def _placed(
+        self,
+        numbers: Sequence[int],
+        columns: Sequence[str] | None,
+        piece: Piece | None = None,
+    ) -> Generator[Rows]:
         """Yield rows with their subpartitions."""
         placement = self._placed_by
         assert isinstance(placement, Placement)
-        with closing(self._made(numbers)) as made:
+        with closing(self._made(numbers, piece)) as made:
             for run in placement.rows(made, self.schema, self.plan.paths):
                 assert isinstance(run, Rows)
                 batch, ids = run.batch, run.subpartitions
@@ -276,27 +301,28 @@ class Computed:
                 yield Rows(batch if columns is None else batch.select(list(columns)), ids)
 
     def _results(
-        self, numbers: Sequence[int], columns: Sequence[str] | None
+        self, numbers: Sequence[int], columns: Sequence[str] | None, piece: Piece | None
     ) -> Generator[pa.RecordBatch]:
         """Yield the rows of subpartitions; those of a function are checked to be where they say."""
         if self.plan.calls_function and isinstance(self._placed_by, Placement):
-            with closing(self._placed(numbers, columns)) as placed:
+            with closing(self._placed(numbers, columns, piece)) as placed:
                 yield from map(attrgetter("batch"), placed)
             return
-        with closing(self._made(numbers)) as made:
+        with closing(self._made(numbers, piece)) as made:
             for _, batch in made:
                 rows = batch
                 if self.filter is not None:
                     rows = filtered(batch, to_arrow(self._mask(batch)))
                 yield rows if columns is None else rows.select(list(columns))
 
-    def _made(self, numbers: Sequence[int]) -> Generator[Result]:
+    def _made(self, numbers: Sequence[int], piece: Piece | None) -> Generator[Result]:
         possible = self.candidates()
         if possible is not None:
             numbers = sorted(set(numbers).intersection(possible))
             if not numbers:
                 return
-        with closing(self.plan.work(numbers)) as results:
+        pieces = () if piece is None else (piece,)
+        with closing(self.plan.work(numbers, *pieces)) as results:
             for origin, batch in results:
                 if batch.num_rows:
                     yield origin, conform(batch, self.schema)

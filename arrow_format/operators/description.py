@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from arrow_format.operators.placement import Result
     from arrow_format.operators.task_plan import Operand
     from arrow_format.options import ReadOptions
+    from arrow_format.read.chunk_plan import Piece
     from arrow_format.read.shuffle import Shuffle
 
     Function = Callable[..., Iterable[pa.RecordBatch]]
@@ -257,6 +258,8 @@ class Selected(Description):
             subpartitions=given.subpartitions,
             candidates=None if is_broadcast(given.rows) else given.rows.candidates(),
             columns=(given.names,),
+            cuts=(0,),
+            in_order=True,
         )
 
 
@@ -267,9 +270,11 @@ class SelectedRows:
     rows: Input
     columns: Sequence[str] | None
 
-    def __call__(self, subpartitions: Sequence[int]) -> Generator[Result]:
-        """Yield the rows, each with its subpartition."""
-        runs = self.rows.rows(subpartitions, self.columns)
+    def __call__(
+        self, subpartitions: Sequence[int], piece: Piece | None = None
+    ) -> Generator[Result]:
+        """Yield the rows, each with its subpartition; or those of a piece of one."""
+        runs = self.rows.rows(subpartitions, self.columns, piece=piece)
         for run in runs:
             yield run.subpartitions, run.batch
             del run  # before the next is read
@@ -358,6 +363,8 @@ class Joined(Description):
             details=plan,
             declared=self.declared if self.then is not None else None,
             calls_function=self.then is not None,
+            cuts=plan.cuts,
+            why_whole=plan.why_whole,
             pruned=partial(self._pruned, left, right, plan) if self.then is None else None,
         )
 
@@ -429,6 +436,7 @@ class Aggregated(Description):
             candidates=given.rows.candidates(),
             columns=(plan.columns,),
             details=plan,
+            why_whole="a group is aggregated by one task",
         )
 
 
@@ -477,6 +485,7 @@ class MappedSubpartitions(Description):
             columns=tuple(each.names for each in given),
             declared=self.declared,
             calls_function=True,
+            why_whole="its function takes the rows of a subpartition together",
             subpartition_bytes=CALL_BYTES,
         )
 
@@ -554,6 +563,7 @@ class MappedGroups(Description):
             columns=(names,),
             declared=self.declared,
             calls_function=True,
+            why_whole="its function takes the rows of a key together",
         )
 
 
@@ -631,6 +641,7 @@ class Cogrouped(Description):
             columns=(names[0], names[1]),
             declared=self.declared,
             calls_function=True,
+            why_whole="its function takes the rows of a key together",
         )
 
 

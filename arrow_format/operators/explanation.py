@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from arrow_format.keys.co_partitioning import is_broadcast
@@ -11,10 +12,14 @@ from arrow_format.read.shuffle import Shuffle
 from arrow_format.report import Report
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from arrow_format.operators.task_plan import TaskPlan
+    from arrow_format.operators.task_plan import GroupResults, TaskPlan
     from arrow_format.read.explanation import ReadExplanation
+
+
+MOST_SHOWN = 5
+"""Hot subpartitions that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +46,8 @@ class Explanation(Report):
         Path of each shuffle that is read, from left to right, and what is read of it.
     notes
         Of ``map_groups(since=)``: which groups are made again, why, and in how many chunks their
-        rows are.
+        rows are. Of subpartitions much heavier than others: in how many pieces they are read, or
+        why as a whole.
     """
 
     place: str
@@ -65,14 +71,26 @@ class Explanation(Report):
 def explain_plan(
     place: str,
     plan: TaskPlan,
-    num_tasks: int,
+    results: GroupResults,
     *,
     reader: str | None = None,
     notes: tuple[str, ...] = (),
 ) -> Explanation:
     """Return the explanation of a plan; opens the indexes of what it reads, and reads no rows."""
     what = f"{plan.what} of {plan.paths}"
-    return Explanation(place, what, num_tasks, tuple(_reads(plan)), reader, notes)
+    notes = (*notes, *_hot(plan, results.hot))
+    return Explanation(place, what, len(results.groups), tuple(_reads(plan)), reader, notes)
+
+
+def _hot(plan: TaskPlan, hot: Mapping[int, int]) -> Iterator[str]:
+    """Yield how hot subpartitions are read."""
+    for subpartition, number in islice(hot.items(), MOST_SHOWN):
+        how = f"{number} pieces, by a task each"
+        if number == 1:
+            how = f"one: {plan.why_whole or 'its rows are put in order together'}"
+        yield f"subpartition {subpartition} is much heavier than others, and read in {how}"
+    if len(hot) > MOST_SHOWN:
+        yield f"so are {len(hot) - MOST_SHOWN:,} others"
 
 
 def _reads(

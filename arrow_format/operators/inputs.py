@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from arrow_format.filters.row_filter import RowFilter
     from arrow_format.filters.spark_rules import SparkSettings
+    from arrow_format.read.chunk_plan import Piece
     from arrow_format.read.shuffle import Shuffle
 
     Input: TypeAlias = Shuffle | Computed
@@ -84,22 +85,29 @@ def batches_again(
     columns: Sequence[str],
     *,
     ordered: bool = False,
+    piece: Piece | None = None,
 ) -> Callable[[], Iterator[pa.RecordBatch]]:
     """Return what reads ranges ``[first, end)`` of subpartitions, each time that it is called.
 
-    Rows come in the order of the shuffle with ``ordered``, else in no particular one, but the same
-    each time.
+    Of one subpartition it may be a ``piece``. Rows come in the order of the shuffle with
+    ``ordered``, else in no particular one, but the same each time.
     """
     if isinstance(rows, Computed):
-        return rows.again(ranges, columns).__iter__
-    return partial(_batches, rows, ranges, columns, ordered)
+        return rows.again(ranges, columns, piece).__iter__
+    return partial(_batches, rows, ranges, columns, ordered, piece)
 
 
 def _batches(
-    shuffle: Shuffle, ranges: Sequence[tuple[int, int]], columns: Sequence[str], ordered: bool
+    shuffle: Shuffle,
+    ranges: Sequence[tuple[int, int]],
+    columns: Sequence[str],
+    ordered: bool,
+    piece: Piece | None,
 ) -> Iterator[pa.RecordBatch]:
     runs = chain.from_iterable(
-        shuffle.rows(range(first, end), columns) if ordered else shuffle.reader(first, end, columns)
+        shuffle.rows(range(first, end), columns, piece=piece)
+        if ordered
+        else shuffle.reader(first, end, columns, piece=piece)
         for first, end in ranges
     )
     # A generator's variable would keep each run until the next is read; map keeps none.

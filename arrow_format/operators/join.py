@@ -30,8 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
     from arrow_format.keys.hash_passes import HashPass
+    from arrow_format.model import Int64Array
     from arrow_format.operators.inputs import Input
     from arrow_format.operators.join_plan import JoinPlan
+    from arrow_format.read.chunk_plan import Piece
 
     Ranges = Sequence[tuple[int, int]]
     Then = Callable[[BatchReader], Iterable[pa.RecordBatch]]
@@ -52,6 +54,7 @@ def join_range(
     right: Input,
     plan: JoinPlan,
     subpartitions: Sequence[int] | None = None,
+    piece: Piece | None = None,
     *,
     group_bytes: int | None = None,
 ) -> Generator[pa.RecordBatch]:
@@ -64,7 +67,8 @@ def join_range(
     subpartition is a group: several together would repeat these rows.
 
     Adjacent subpartitions of which both sides have up to ``group_bytes`` raw bytes (by default what
-    the options of both allow) are a group. ``subpartitions`` ascend; None means all.
+    the options of both allow) are a group. ``subpartitions`` ascend; None means all. Of one it may
+    be a ``piece``, of the larger side of those that the plan cuts; the other is read whole.
     """
     if group_bytes is None:
         group_bytes = left.options.working_set_bytes + right.options.working_set_bytes
@@ -74,6 +78,9 @@ def join_range(
         _Side(left, plan.left_columns, group_bytes, within),
         _Side(right, plan.right_columns, group_bytes, within),
     )
+    if piece is not None:
+        may_cut = [sides[number] for number in plan.cuts if sides[number].cut_bytes is not None]
+        max(may_cut, key=_Side.num_bytes).cut(piece)
     max_index_bytes = group_bytes * 4 // 3
     for indexed, own_ranges, other_ranges in _groups(
         sides, group_bytes, max_index_bytes, within, subpartitions
@@ -137,8 +144,27 @@ class _Side:
         own = range(1) if self.is_broadcast else within
         self._origin = own.start
         self.rows, self.weights = rows.weights(columns, within=own)
-        self.index_weights = self.weights + INDEX_ROW_BYTES * self.rows
         self.schema = rows.schema_of(columns)
+        self._piece: Piece | None = None
+
+    @property
+    def index_weights(self) -> Int64Array:
+        """Bytes of each subpartition, kept in memory with an index of its keys."""
+        return self.weights + INDEX_ROW_BYTES * self.rows
+
+    @property
+    def cut_bytes(self) -> pa.Int64Array | None:
+        """Bytes that pieces share; None where it is not cut."""
+        return self._rows.cut_bytes
+
+    def num_bytes(self) -> int:
+        """Return the bytes of its rows."""
+        return int(self.weights.sum())
+
+    def cut(self, piece: Piece) -> None:
+        """Read a piece alone."""
+        self._piece = piece
+        self.rows, self.weights = (-(-each // piece.of) for each in (self.rows, self.weights))
 
     def num_rows(self, ranges: Ranges) -> int:
         """Return how many rows ranges have."""
@@ -147,7 +173,7 @@ class _Side:
 
     def batches(self, ranges: Ranges) -> Callable[[], Iterator[pa.RecordBatch]]:
         """Return what reads ranges, the rows of their subpartitions in no particular order."""
-        return batches_again(self._rows, ranges, self._columns)
+        return batches_again(self._rows, ranges, self._columns, piece=self._piece)
 
     def blocks(
         self, batches: Iterator[pa.RecordBatch], hash_pass: HashPass, build: pa.RecordBatch
@@ -190,7 +216,7 @@ def joined_rows(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBa
 class ThenOfGroup:
     """Calls the user's function with the joined rows of a group."""
 
-    join: Callable[[Sequence[int]], Generator[pa.RecordBatch]]
+    join: Callable[..., Generator[pa.RecordBatch]]
     joined: pa.Schema
     """Of the rows that the function reads."""
     then: Then
@@ -199,9 +225,9 @@ class ThenOfGroup:
     paths: str
     """Of the shuffles, for messages."""
 
-    def __call__(self, subpartitions: Sequence[int]) -> Generator[pa.RecordBatch]:
+    def __call__(self, subpartitions: Sequence[int], *piece: Piece) -> Generator[pa.RecordBatch]:
         """Yield the results of the function."""
-        with closing(self.join(subpartitions)) as batches:
+        with closing(self.join(subpartitions, *piece)) as batches:
             reader = BatchReader(self.joined, (conform(batch, self.joined) for batch in batches))
             where = f"subpartitions {subpartitions[0]} to {subpartitions[-1]} of {self.paths}"
             yield from results_of(

@@ -92,6 +92,21 @@ class JoinPlan:
         """Whether rows of a side without a match are in the result."""
         return self.how in (("left", "full", "anti") if left else ("right", "full"))
 
+    @property
+    def cuts(self) -> tuple[int, ...]:
+        """The sides, 0 and 1, of which each row is joined without a look at others of its side."""
+        return {"inner": (0, 1), "right": (1,), "full": ()}.get(self.how, (0,))
+
+    @property
+    def why_whole(self) -> str:
+        """Why a subpartition that is heavy is not read in pieces."""
+        if not self.cuts:
+            return "a full join keeps rows of both sides that match nothing, each once"
+        if len(self.cuts) > 1:
+            return "neither side alone has much more than a task should read"
+        side = ("left", "right")[self.cuts[0]]
+        return f"of a {self.how} join the {side} is cut, and has little there"
+
     def candidates(
         self, left: Sequence[int] | None, right: Sequence[int] | None
     ) -> Sequence[int] | None:

@@ -194,10 +194,14 @@ def _begin_known(known: Mapping[str, Mapping[str, Any]], *given: Any, **how: Any
     return begin_job(*given, spark_schema=text, **how)
 
 
-def planned_here(description: Description, time_zone: str | None = None) -> tuple[TaskPlan, int]:
-    """Return what tasks of this process do, and how many tasks there are."""
+def planned_here(
+    description: Description,
+    time_zone: str | None = None,
+    target_partition_bytes: int | None = None,
+) -> tuple[TaskPlan, GroupResults]:
+    """Return what tasks of this process do, and the groups that each of them works on."""
     _, plan = _bound(description, None, time_zone)
-    return plan, len(plan.in_groups(target_partition_bytes=TARGET_PARTITION_BYTES).groups)
+    return plan, plan.in_groups(target_partition_bytes=_target(target_partition_bytes))
 
 
 def _bound(

@@ -7,7 +7,7 @@ results of each task.
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol
 
@@ -20,25 +20,29 @@ from arrow_format.errors import OptionError
 from arrow_format.keys.co_partitioning import Partitioned, has_broadcast_rows, is_broadcast
 from arrow_format.options import check_integer
 from arrow_format.read.chunk_plan import adjacent_ranges, cut_evenly
-from arrow_format.read.estimates import partition_bytes
+from arrow_format.read.estimates import Shard, num_pieces, partition_bytes, shards_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
 
     import pyarrow as pa
 
     from arrow_format.model import Int64Array
     from arrow_format.operators.placement import Result
     from arrow_format.options import ReadOptions
+    from arrow_format.read.chunk_plan import Piece
 
-    Groups = tuple[tuple[tuple[int, int], ...], ...]
-    """Each group as ranges ``[first, end)`` of subpartitions."""
-    Work = Callable[[Sequence[int]], Generator[Result]]
+    Work = Callable[..., Generator[Result]]
     """Reads subpartitions, ascending, and yields rows with those of them that they came from. It
-    can be pickled if the user's functions in it can."""
+    can be pickled if the user's functions in it can. That of a plan with :attr:`TaskPlan.cuts` also
+    takes a :class:`~arrow_format.read.chunk_plan.Piece` of one."""
 
 SUBPARTITION_BYTES = 64
 """Weight that every subpartition has besides its bytes, so that tasks of few rows have limits."""
+
+MUCH_HEAVIER = 2
+"""As heavy as so many others of the shuffle, by their mean, is a subpartition that is cut, and as
+what so many tasks read."""
 
 CALL_BYTES = 4 << 10
 """The same where a user's function is called for every subpartition, the empty ones too."""
@@ -58,6 +62,13 @@ class Operand(Partitioned, Protocol):
     @property
     def read_bytes(self) -> pa.Int64Array:
         """Estimated stored bytes that are read for each subpartition."""
+
+    @property
+    def cut_bytes(self) -> pa.Int64Array | None:
+        """Those of :attr:`read_bytes` that pieces of a subpartition share; None where none is."""
+
+    def is_in_order(self, subpartition: int) -> bool:
+        """Whether the rows of pieces, one after the other, are in the order of the input."""
 
     def weights(
         self, columns: Sequence[str] | None = None, *, within: range | None = None
@@ -95,6 +106,13 @@ class TaskPlan:
     """How a join or an aggregation was planned."""
     declared: object = None
     """The schema that the user declared, as Spark has it."""
+    cuts: tuple[int, ...] = ()
+    """The inputs, by number, of which a subpartition may be read in pieces, by several tasks: of
+    one of them at a time, whose rows are in the results once. None where that changes results."""
+    why_whole: str = ""
+    """Why no subpartition is read in pieces, where :attr:`cuts` has none."""
+    in_order: bool = False
+    """Whether results are in the order of the input, within a subpartition too."""
     pruned: Callable[[Sequence[str]], TaskPlan] | None = None
     """Returns the plan that makes these columns of the results alone; None where it makes all."""
 
@@ -109,6 +127,13 @@ class TaskPlan:
     def paths(self) -> str:
         """Of the shuffles, for messages."""
         return ", ".join(dict.fromkeys(each.path for each in self.inputs))
+
+    @property
+    def cut_bytes(self) -> Int64Array | None:
+        """What pieces of a subpartition share of what is read for it; None where none is cut."""
+        found = [self.inputs[number].cut_bytes for number in self.cuts]
+        sizes = [to_numpy(each) for each in found if each is not None]
+        return np.max(sizes, axis=0) if sizes else None
 
     def check_stored_once(self) -> None:
         """Refuse to store what several subpartitions make of the same rows; raises OptionError."""
@@ -141,16 +166,44 @@ class TaskPlan:
         total = int(weights[numbers].sum())
         max_bytes = partition_bytes(total, target_partition_bytes)
         max_bytes = max(min(max_bytes, total // least_groups), 1)
-        groups = balanced_groups(weights, max_bytes, numbers) if len(numbers) else ()
-        return GroupResults(groups, self.work, self.schema)
+        others = (weights.sum() - weights) / max(len(weights) - 1, 1)
+        hot = numbers[
+            (weights > MUCH_HEAVIER * np.maximum(others, max_bytes))[numbers] & (len(weights) > 1)
+        ]
+        pieces = {one: self._num_pieces(one, int(weights[one]), max_bytes) for one in hot.tolist()}
+        cut = np.searchsorted(numbers, [one for one, number in pieces.items() if number > 1])
+        groups: list[Shard] = []
+        for at, between in enumerate(np.split(numbers, np.stack([cut, cut + 1], 1).ravel())):
+            if at % 2:
+                one = int(between[0])
+                groups += shards_of(((one, one + 1),), pieces[one])
+            elif len(between):
+                groups += map(Shard, balanced_groups(weights, max_bytes, between))
+        return GroupResults(tuple(groups), self.work, self.schema, pieces)
+
+    def _num_pieces(self, subpartition: int, weight: int, max_bytes: int) -> int:
+        """Return by how many tasks a hot subpartition is read, each a piece of it.
+
+        A piece has what a task should read, and at least as much as it reads of other inputs, so
+        that these are not read again and again.
+        """
+        shared = self.cut_bytes
+        inputs = [self.inputs[number] for number in self.cuts if self.in_order]
+        if shared is None or not all(each.is_in_order(subpartition) for each in inputs):
+            return 1
+        num_bytes = int(shared[subpartition])
+        return num_pieces(num_bytes, max(max_bytes, weight - num_bytes))
 
 
-def balanced_groups(weights: Int64Array, max_weight: int, subpartitions: Int64Array) -> Groups:
+def balanced_groups(
+    weights: Int64Array, max_weight: int, subpartitions: Int64Array
+) -> tuple[tuple[tuple[int, int], ...], ...]:
     """Cut subpartitions, in order, into the fewest groups of about equal weight.
 
-    So no task is left over with little to do. A group may be heavier than ``max_weight`` by half a
-    subpartition at either end. ``weights`` has the weight of every subpartition of the shuffle, 1
-    or more; ``subpartitions`` are at least one, ascending without repetition.
+    Each is ranges ``[first, end)``. So no task is left over with little to do. A group may be
+    heavier than ``max_weight`` by half a subpartition at either end. ``weights`` has the weight of
+    every subpartition of the shuffle, 1 or more; ``subpartitions`` are at least one, ascending
+    without repetition.
     """
     wanted = weights[subpartitions]
     cuts = cut_evenly(wanted, -(-int(wanted.sum()) // max_weight))
@@ -170,20 +223,24 @@ def read_weights(inputs: Sequence[Operand]) -> Int64Array:
 
 @dataclass(frozen=True)
 class GroupResults:
-    """The results of the work on each group of subpartitions."""
+    """The results of the work on each group of subpartitions, or piece of one."""
 
-    groups: Groups
+    groups: tuple[Shard, ...]
     work: Work
     schema: pa.Schema
+    hot: Mapping[int, int] = field(default_factory=dict)
+    """Subpartitions much heavier than others, and than what a task should read, and by how many
+    tasks each is read."""
 
     def __call__(self, number: int) -> Generator[Result]:
         """Yield the results of a group, as they fit the schema."""
-        ranges = self.groups[number]
+        ranges, piece = self.groups[number].ranges, self.groups[number].piece
         subpartitions: Sequence[int] = range(*ranges[0])
         if len(ranges) > 1:
             subpartitions = [number for first, end in ranges for number in range(first, end)]
         # Closed when no more is taken, and not when Python collects garbage.
-        with closing(self.work(subpartitions)) as results:
+        pieces = () if piece is None else (piece,)
+        with closing(self.work(subpartitions, *pieces)) as results:
             for origin, batch in results:
                 if batch.num_rows:
                     yield origin, conform(batch, self.schema)
@@ -199,10 +256,10 @@ class GroupResults:
 class WholeGroups:
     """Work that reads adjacent subpartitions together: its rows came from any of them."""
 
-    work: Callable[[Sequence[int]], Generator[pa.RecordBatch]]
+    work: Callable[..., Generator[pa.RecordBatch]]
 
-    def __call__(self, subpartitions: Sequence[int]) -> Generator[Result]:
+    def __call__(self, subpartitions: Sequence[int], *piece: Piece) -> Generator[Result]:
         """Yield the rows of the work."""
-        with closing(self.work(subpartitions)) as batches:
+        with closing(self.work(subpartitions, *piece)) as batches:
             for batch in batches:
                 yield subpartitions, batch

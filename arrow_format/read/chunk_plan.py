@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import accumulate, groupby, islice, pairwise, repeat
+from itertools import accumulate, compress, groupby, islice, pairwise, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -60,6 +60,41 @@ class ChunkRead(NamedTuple):
     def num_bytes(self) -> int:
         """Bytes that are wanted of it."""
         return sum(length for _, length in self.ranges)
+
+
+class Piece(NamedTuple):
+    """A run of the order in which the rows of a subpartition were written, one of several.
+
+    They have about as many bytes each. Each chunk is in one: the rows of one are not divided.
+    """
+
+    number: int
+    """From 0, in that order."""
+    of: int
+    """How many there are."""
+
+    def shares(self, sizes: Sequence[int]) -> Iterator[tuple[float, float]]:
+        """Yield of each file, in reading order, the part that is in the piece.
+
+        It begins and ends at parts of the file, 0 to 1, or before or behind it. ``sizes`` are bytes
+        of the files, as which the rows are taken to be spread over them.
+        """
+        total, start = sum(sizes), 0
+        first, end = (total * edge // self.of for edge in (self.number, self.number + 1))
+        for size in sizes:
+            yield (first - start) / size, (end - start) / size
+            start += size
+
+
+def chunks_within(chunks: Iterable[ChunkRead], share: tuple[float, float]) -> Iterable[ChunkRead]:
+    """Return those of the chunks of a file whose middle is in a part of it; see :class:`Piece`."""
+    first, end = share
+    if first <= 0 and end >= 1:
+        return chunks
+    planned = list(chunks)
+    ends = np.cumsum([chunk.end_row - chunk.first_row for chunk in planned])
+    middles = (ends + np.append(0, ends[:-1])) / (2 * ends[-1]) if planned else ends
+    return [*compress(planned, ((middles >= first) & (middles < end)).tolist())]
 
 
 @dataclass(frozen=True, slots=True)

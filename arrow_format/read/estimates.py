@@ -6,13 +6,12 @@ Small subpartitions are combined, large ones are split.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from arrow_format.errors import CorruptShuffleError
-from arrow_format.read.chunk_plan import coalesce_adjacent
+from arrow_format.read.chunk_plan import Piece, coalesce_adjacent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,8 +30,10 @@ MIN_PARTITIONS = 8
 """Fewest tasks that a shuffle is divided among while they have ``MIN_PARTITION_BYTES`` each, so
 that the cores of a small cluster share the work."""
 
-MAX_REGIONS = 1 << 26
-"""Limit of the regions of a version that is split by region: more would be petabytes."""
+
+MIN_PIECE_BYTES = 4 << 10
+"""Least bytes on disk of a piece of a subpartition: few chunks, which are not divided, have fewer.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,28 +105,14 @@ def _fixed_width(type_: pa.DataType) -> float | None:
         return None
 
 
-def estimate_region_bytes(snapshot: Snapshot, root: str) -> Int64Array:
-    """Estimate the stored bytes of each region, numbered through the version in reading order.
-
-    All regions of a file get the same estimate. ``root`` is for the message of the
-    :class:`CorruptShuffleError`, which a log with impossibly many regions raises.
-    """
-    counts = snapshot.map_outputs.of_files("num_regions")
-    sizes = snapshot.map_outputs.of_files("data_bytes")
-    if int(counts.sum()) > MAX_REGIONS:
-        msg = f"{root}: the log names {counts.sum():,} regions; restore it from a copy"
-        raise CorruptShuffleError(msg)
-    return np.repeat(sizes // np.maximum(counts, 1), counts)
-
-
 @dataclass(frozen=True, slots=True)
 class Shard:
     """The rows that one task reads."""
 
     ranges: tuple[tuple[int, int], ...]
     """Subpartitions ``[first, end)``, ascending."""
-    regions: range | None = None
-    """Only these regions, numbered through the version in reading order; all when None."""
+    piece: Piece | None = None
+    """Only this one of the runs that the rows of one subpartition are cut into; all when None."""
 
 
 def partition_bytes(total: int, target: int) -> int:
@@ -134,37 +121,30 @@ def partition_bytes(total: int, target: int) -> int:
 
 
 def plan_shards(
-    weights: Int64Array,
-    subpartitions: Int64Array,
-    max_bytes: int,
-    region_bytes: Int64Array | None = None,
+    weights: Int64Array, subpartitions: Int64Array, max_bytes: int, *, cuts: bool = False
 ) -> list[Shard]:
     """Assign every row of ascending subpartitions to one shard each, in their order.
 
     ``weights`` are the bytes of each subpartition of the shuffle. A subpartition of more than
-    ``max_bytes`` is a shard of its own. With ``region_bytes``, those of each region in reading
-    order, it is split by regions, as if its rows were spread over them as the bytes are.
+    ``max_bytes`` is a shard of its own, or several where it ``cuts`` them.
     """
     shards = []
     for ranges in coalesce_adjacent(weights, max_bytes, subpartitions):
         (first, end), *more = ranges
-        weight = int(weights[first])
-        is_single = not more and end - first == 1
-        if is_single and weight > max_bytes and region_bytes is not None and len(region_bytes) > 1:
-            parts = cut_regions(region_bytes, -(-weight // max_bytes))
-            shards += [Shard(ranges, part) for part in parts]
-        else:
-            shards.append(Shard(ranges))
+        is_one = not more and end - first == 1
+        shards += shards_of(
+            ranges, num_pieces(int(weights[first]), max_bytes) if is_one and cuts else 1
+        )
     return shards
 
 
-def cut_regions(region_bytes: Int64Array, parts: int) -> list[range]:
-    """Cut regions into at most ``parts`` adjacent ranges of about equal bytes, none empty."""
-    count = len(region_bytes)
-    # Each region weighs at least 1, so that no two cuts coincide while regions are left.
-    ends = np.cumsum(np.maximum(region_bytes, 1))
-    parts = min(parts, count)
-    wanted = ends[-1] * np.arange(1, parts) / parts if parts else np.zeros(0)
-    cuts = np.searchsorted(ends, wanted, side="left") + 1
-    edges = np.unique(np.concatenate([[0], np.minimum(cuts, count), [count]])).tolist()
-    return [range(a, b) for a, b in pairwise(edges)]
+def num_pieces(num_bytes: int, max_bytes: int) -> int:
+    """Return into how many pieces a subpartition is cut, of about ``max_bytes`` each."""
+    return max(-(-num_bytes // max(max_bytes, MIN_PIECE_BYTES)), 1)
+
+
+def shards_of(ranges: tuple[tuple[int, int], ...], pieces: int) -> list[Shard]:
+    """Return the rows of ranges as one shard, or those of a subpartition as one of each piece."""
+    if pieces == 1:
+        return [Shard(ranges)]
+    return [Shard(ranges, Piece(number, pieces)) for number in range(pieces)]

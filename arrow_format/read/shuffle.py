@@ -30,7 +30,7 @@ from arrow_format.log.result import released_error
 from arrow_format.log.version_names import parse_version_name, resolve_version
 from arrow_format.options import check_flag, check_integer, check_read_options
 from arrow_format.read.chunk_plan import check_subpartitions, coalesce_adjacent
-from arrow_format.read.estimates import TaskGroup, estimate_read_bytes, estimate_region_bytes
+from arrow_format.read.estimates import TaskGroup, estimate_read_bytes
 from arrow_format.read.placement_check import required_check
 from arrow_format.read.rows import as_batches
 from arrow_format.read.selection import select
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from arrow_format.options import ReadOptions
     from arrow_format.read.answers import Answer
     from arrow_format.read.chunk_cache import ChunkCache
+    from arrow_format.read.chunk_plan import Piece
     from arrow_format.read.explanation import ReadExplanation
     from arrow_format.read.read_plan import ReadPlan
     from arrow_format.read.rows import Rows
@@ -200,6 +201,9 @@ class Shuffle(VersionFacts):
     @property
     def read_bytes(self) -> pa.Int64Array:
         """Estimated stored bytes that a reader of each subpartition reads; fewer with a filter."""
+        return self._stored_bytes()
+
+    def _stored_bytes(self) -> pa.Int64Array:
         stored = estimate_read_bytes(self._snapshot, self._reader.totals[1])
         return to_arrow(stored if self._selection is None else self._selection.weighed(stored, 0))
 
@@ -214,9 +218,33 @@ class Shuffle(VersionFacts):
         return self._reader.weights(self._names(columns), self._selection, within=within)
 
     @property
-    def region_bytes(self) -> Int64Array:
-        """Estimated stored bytes of each region, numbered through the version in reading order."""
-        return estimate_region_bytes(self._snapshot, self.path)
+    def cut_bytes(self) -> pa.Int64Array | None:
+        """Those of :attr:`read_bytes` that the pieces of a subpartition share, see :meth:`reader`.
+
+        None where each piece would read all of them: of broadcast rows, and of :meth:`latest_by`.
+        """
+        from arrow_format.keys.co_partitioning import has_broadcast_rows
+
+        if self._last_of is not None or has_broadcast_rows(self):
+            return None
+        return self._stored_bytes()
+
+    def is_in_order(self, subpartition: int) -> bool:
+        """Whether rows lie in the files in the order of :meth:`read`, so that pieces have it too.
+
+        That is so where they are not sorted, or in one region.
+        """
+        if not self.sort_by:
+            return True
+        outputs, n = self._snapshot.map_outputs, self.num_subpartitions
+        numbers, regions, first, end = (
+            outputs.of_files(name)
+            for name in (
+                "num_subpartitions", "num_regions", "first_subpartition", "end_subpartition",
+            )
+        )  # fmt: skip
+        may_have = (numbers > n) | ((first <= subpartition) & (subpartition < end))
+        return bool((regions * numbers // n)[may_have].sum() <= 1)
 
     @property
     def filter(self) -> RowFilter | None:
@@ -540,6 +568,7 @@ class Shuffle(VersionFacts):
         columns: Sequence[str] | None = None,
         *,
         regions: range | None = None,
+        piece: Piece | None = None,
     ) -> Iterator[Rows]:
         """Yield the rows of :meth:`read`, in its order, in runs of any size.
 
@@ -552,12 +581,15 @@ class Shuffle(VersionFacts):
             As for :meth:`read`.
         regions
             Read these regions only, numbered through the version in reading order; all when None.
+        piece
+            Read this one of the runs of rows that a subpartition is cut into; all when None. Where
+            it is sorted, the rows of each piece are.
         """
         asked = check_subpartitions(subpartitions, self.num_subpartitions)
         groups = self._groups(asked, columns)
         kept = self._reader.chunk_cache(groups)
         for group in groups:
-            yield from self._ordered(*group, columns, regions, kept)
+            yield from self._ordered(*group, columns, regions, kept, piece)
 
     def plan(
         self, subpartitions: int | Iterable[int] | None = None, columns: Sequence[str] | None = None
@@ -621,9 +653,16 @@ class Shuffle(VersionFacts):
         columns: Sequence[str] | None,
         regions: range | None = None,
         kept: ChunkCache | None = None,
+        piece: Piece | None = None,
     ) -> Iterator[Rows]:
         return self._reader.ordered(
-            first, end, columns, regions=regions, selection=self._selection, kept=kept
+            first,
+            end,
+            columns,
+            regions=regions,
+            piece=piece,
+            selection=self._selection,
+            kept=kept,
         )
 
     def reader(
@@ -633,6 +672,7 @@ class Shuffle(VersionFacts):
         columns: Sequence[str] | None = None,
         *,
         regions: range | None = None,
+        piece: Piece | None = None,
     ) -> SortMergeSubpartitionReader:
         """Return a reader of the subpartitions ``[first, end)`` that does not order them.
 
@@ -649,6 +689,8 @@ class Shuffle(VersionFacts):
             Columns to deliver, in that order; all when None.
         regions
             Read these regions only, numbered through the version in reading order; all when None.
+        piece
+            Read this one of the runs of rows that these are cut into; all when None.
 
         Raises
         ------
@@ -657,7 +699,9 @@ class Shuffle(VersionFacts):
         CorruptShuffleError, FormatVersionError, ShuffleNotFoundError
             While reading, as for :meth:`read`.
         """
-        return self._reader.reader(first, end, columns, regions=regions, selection=self._selection)
+        return self._reader.reader(
+            first, end, columns, regions=regions, piece=piece, selection=self._selection
+        )
 
     def count_rows(self, *, filter: str | pc.Expression | None = None) -> int:
         """Return how many rows :meth:`read` delivers, of all subpartitions.

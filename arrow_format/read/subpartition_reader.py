@@ -19,7 +19,14 @@ from arrow_format.errors import SchemaError
 from arrow_format.format.evolved_chunks import ChunkDecoders
 from arrow_format.log.reader import translate_gone
 from arrow_format.read.chunk_cache import ChunkCache, KeptAside, KeptChunk, KeptRead, pinned_bytes
-from arrow_format.read.chunk_plan import ChunkRead, chunks_of_ranges, plan_together, without_places
+from arrow_format.read.chunk_plan import (
+    ChunkRead,
+    Piece,
+    chunks_of_ranges,
+    chunks_within,
+    plan_together,
+    without_places,
+)
 from arrow_format.read.chunk_reader import ChunkReader
 from arrow_format.read.fetched_chunks import (
     MAX_RUN_BYTES,
@@ -122,6 +129,8 @@ class SortMergeSubpartitionReader:
         Columns to deliver, in that order; all when None. The frames of others are not verified.
     regions
         Read these regions only, numbered through the version in reading order; all when None.
+    piece
+        Read this one of the runs of rows that they are cut into; all rows when None.
     selection
         Deliver only the rows of its filter, whose columns need not be delivered; all when None.
     indexes
@@ -159,6 +168,7 @@ class SortMergeSubpartitionReader:
         *,
         columns: Sequence[str] | None = None,
         regions: range | None = None,
+        piece: Piece | None = None,
         selection: Selection | None = None,
         indexes: IndexCache | None = None,
         scheduler: ReadScheduler | None = None,
@@ -180,6 +190,7 @@ class SortMergeSubpartitionReader:
         self.first = first
         self.end = end
         self._regions = regions
+        self._piece = piece
         self._data_schema = version.data_schema
         self._columns = select_columns(self._data_schema, columns)
         self._selection = selection
@@ -296,6 +307,8 @@ class SortMergeSubpartitionReader:
                 if (files is None or files[version_file.order])
                 and (one := self._kept_of(version_file))
             ]
+            shares = self._shares(kept)
+            kept = [one for one in kept if one.file.order in shares]
             windows = self._indexes.parts_of(
                 self._version,
                 ((one.file.output, one.file.file, one.ranges, one.compared) for one in kept),
@@ -316,7 +329,20 @@ class SortMergeSubpartitionReader:
                 reader = ChunkReader(index, self._decoders.of(stored), wanted=wanted, order=order)
                 if one.file.file.mask.num_rows > one.file.file.num_rows:  # many chunks have no row
                     chunks = filter(reader.num_rows_left, chunks)
+                chunks = chunks_within(chunks, shares[order])
                 yield reader, self._wanted(reader, chunks)
+
+    def _shares(self, kept: Sequence[_Kept]) -> dict[int, tuple[float, float]]:
+        """Return the part of each file, by its number, that is in the piece, if it has one."""
+        orders = [one.file.order for one in kept]
+        if self._piece is None:
+            return dict.fromkeys(orders, (0.0, 1.0))
+        shares = self._piece.shares([max(one.file.file.data_bytes, 1) for one in kept])
+        return {
+            order: share
+            for order, share in zip(orders, shares, strict=True)
+            if share[0] < 1 and share[1] > 0
+        }
 
     def _wanted(self, reader: ChunkReader, chunks: Iterable[ChunkRead]) -> Iterable[ChunkRead]:
         """Return chunks with what is fetched of them: what is decoded, and what is checked."""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from arrow_format.log.snapshot import Snapshot
     from arrow_format.model import Int64Array
     from arrow_format.options import ReadOptions
+    from arrow_format.read.chunk_plan import Piece
     from arrow_format.read.placement_check import PlacementCheck
     from arrow_format.read.rows import Rows
     from arrow_format.read.selection import LastOfKeys, Selection
@@ -164,6 +165,7 @@ class VersionReader:
         columns: Sequence[str] | None,
         *,
         regions: range | None = None,
+        piece: Piece | None = None,
         selection: Selection | None = None,
         kept: ChunkCache | None = None,
     ) -> Iterator[Rows]:
@@ -173,7 +175,7 @@ class VersionReader:
         are read one by one: then there is nothing to put in order, and so nothing to hold.
         """
         hold_bytes = 2 * self._options.group_bytes
-        reader = partial(self.reader, regions=regions, selection=selection, kept=kept)
+        reader = partial(self.reader, regions=regions, piece=piece, selection=selection, kept=kept)
         sort_by = self._snapshot.newest.sort_by
         if sort_by:
             yield from sorted_rows(reader, first, end, sort_by, columns, hold_bytes=hold_bytes)
@@ -214,6 +216,7 @@ class VersionReader:
         columns: Sequence[str] | None = None,
         *,
         regions: range | None = None,
+        piece: Piece | None = None,
         selection: Selection | None = None,
         kept: ChunkCache | None = None,
     ) -> SortMergeSubpartitionReader:
@@ -229,6 +232,7 @@ class VersionReader:
             end,
             columns=columns,
             regions=regions,
+            piece=piece,
             selection=selection,
             indexes=self.indexes,
             scheduler=self.scheduler,

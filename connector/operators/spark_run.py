@@ -133,10 +133,12 @@ def write_in_spark(
     )
 
 
-def planned_in_spark(spark: SparkSession, description: Description) -> tuple[TaskPlan, int]:
-    """Return what tasks of Spark do, and how many tasks there are."""
-    plan, _, results = _bound(spark, description, None)
-    return plan, len(results.groups)
+def planned_in_spark(
+    spark: SparkSession, description: Description, target_partition_bytes: int | None = None
+) -> tuple[TaskPlan, GroupResults]:
+    """Return what tasks of Spark do, and the groups that each of them works on."""
+    plan, _, results = _bound(spark, description, target_partition_bytes)
+    return plan, results
 
 
 def _bound(

@@ -96,7 +96,7 @@ class BatchReadOptions:
         Bytes on disk of a coalesced Spark partition.
     split_skewed
         Whether several Spark partitions may read a subpartition larger than
-        ``target_partition_bytes``, by map output or region.
+        ``target_partition_bytes``: runs of its rows, cut between chunks.
     with_subpartition
         Whether to append the int column ``_subpartition``.
     version

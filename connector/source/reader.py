@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from arrow_format.arrays.column_ids import Columns
     from arrow_format.filters.keys import Keys
+    from arrow_format.read.chunk_plan import Piece
     from arrow_format.read.rows import Rows
     from arrow_format.storage.open import Storage
     from connector.options.batch import BatchReadOptions
@@ -52,7 +53,7 @@ class SubpartitionRanges(InputPartition):
     """What one Spark task reads: a :class:`~arrow_format.read.estimates.Shard`."""
 
     ranges: tuple[tuple[int, int], ...]
-    regions: range | None = None
+    piece: Piece | None = None
     shuffle: Shuffle | None = None
     """What it reads of, where that is not what the reader carries."""
 
@@ -90,9 +91,10 @@ class ShuffleSourceReader(ChecksOnArrival, DataSourceReader):
         """Spark partitions in subpartition order."""
         shuffle = self._shuffle
         partitions = spark_partitions(shuffle, self._options)
+        parts = shuffle.for_tasks([partition.ranges for partition in partitions])
         return [
             partition if part is shuffle else replace(partition, shuffle=part)
-            for partition, part in zip(partitions, parts_of(shuffle, partitions), strict=True)
+            for partition, part in zip(partitions, parts, strict=True)
         ]
 
     @plain_errors
@@ -267,22 +269,9 @@ def spark_partitions(shuffle: Shuffle, options: BatchReadOptions) -> list[Subpar
     if not options.coalesce:
         return [SubpartitionRanges(((number, number + 1),)) for number in numbers.tolist()]
     max_bytes = partition_bytes(int(weights[numbers].sum()), options.target_partition_bytes)
-    by_region = shuffle.region_bytes if options.split_skewed else None
-    shards = plan_shards(weights, numbers, max_bytes, by_region)
-    return [SubpartitionRanges(shard.ranges, shard.regions) for shard in shards] or [
+    shards = plan_shards(weights, numbers, max_bytes, cuts=options.split_skewed)
+    return [SubpartitionRanges(shard.ranges, shard.piece) for shard in shards] or [
         SubpartitionRanges(())
-    ]
-
-
-def parts_of(shuffle: Shuffle, partitions: Sequence[SubpartitionRanges]) -> list[Shuffle]:
-    """Return what each Spark partition carries: the shuffle, or where it is large what it reads.
-
-    Regions have numbers that count all map outputs, so those that read a few of them have all.
-    """
-    parts = shuffle.for_tasks([partition.ranges for partition in partitions])
-    return [
-        part if partition.regions is None else shuffle
-        for partition, part in zip(partitions, parts, strict=True)
     ]
 
 
@@ -301,9 +290,9 @@ def read_ranges(
     def rows() -> Iterator[Rows]:
         for first, end in partition.ranges:
             if shuffle.sort_by:
-                yield from shuffle.rows(range(first, end), columns, regions=partition.regions)
+                yield from shuffle.rows(range(first, end), columns, piece=partition.piece)
             else:
-                yield from shuffle.reader(first, end, columns, regions=partition.regions)
+                yield from shuffle.reader(first, end, columns, piece=partition.piece)
 
     for batch in as_batches(
         rows(),

@@ -42,7 +42,6 @@ from connector.source.reader import (
     SubpartitionRanges,
     check_columns,
     check_meant,
-    parts_of,
     read_ranges,
     restricted_by,
     spark_partitions,
@@ -368,7 +367,8 @@ class ShuffleStreamReader(ChecksOnArrival, DataSourceStreamReader, SupportsTrigg
         if shuffle.num_rows == 0:
             return []
         partitions = spark_partitions(shuffle, self._scan)
-        return [*map(ChangedRanges, parts_of(shuffle, partitions), partitions)]
+        parts = shuffle.for_tasks([partition.ranges for partition in partitions])
+        return [*map(ChangedRanges, parts, partitions)]
 
     def _changes(self, first: StreamOffset, last: StreamOffset) -> Shuffle:
         log = CommitLog(self._storage)

@@ -45,6 +45,7 @@ NUMBERS: dict[str, tuple[int, ...]] = {
     "several": (200,),
     "joins": (200, 2_000),
     "in_process": (200,),
+    "hot": (200,),
     "groups": (200,),
     "since": (200,),
     "queries": (200,),
@@ -56,7 +57,7 @@ NUMBERS: dict[str, tuple[int, ...]] = {
 }
 """Parts, and numbers of subpartitions where the command line gives none."""
 
-REPEAT = {"engine": 5, "threads": 5}
+REPEAT = {"engine": 5, "threads": 5, "hot": 5}
 """Rounds where the command line gives none; 3 for the other parts."""
 
 PACKAGES = ("pyarrow", "numpy", "zstandard", "pyspark", "polars", "duckdb", "tpchgen-cli")
@@ -77,7 +78,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m integration.bench", description=__doc__)
     add = parser.add_argument
     add("--scale", type=float, default=1, help="TPC-H scale factor (1: six million rows)")
-    add("--repeat", type=int, help="rounds; 5 for engine and threads, 3 others")
+    add("--repeat", type=int, help="rounds; 5 for engine, threads and hot, 3 others")
     add("--only", choices=NUMBERS, action="append", help="only this part; may be given again")
     add("--n", type=numbers, help="numbers of subpartitions: 200,2000")
     add("--codec", choices=("none", "zstd"), help="only this codec")

@@ -116,6 +116,10 @@ OTHER_N_AGAINST_SQL = Target(at_least=2.5)
 OTHER_N_AGAINST_SAME = Target(at_most=1.3)
 """Time of that join, against one of shuffles that both have n."""
 
+LONGEST_AGAINST_MEAN = Target(at_most=1.3)
+"""Processor time of the longest task of a join, against the mean, where one key has half of the
+rows and its subpartition, one region, is read in pieces."""
+
 JOIN_AGAINST_DUCKDB = Target(at_most=2)
 """Time of a join of kept shuffles without Spark, against DuckDB from Parquet, both on two cores."""
 

@@ -104,7 +104,7 @@ def sound(request, tmp_path_factory):
 def see_all(path):
     """Everything that a reader, a planner or a tool asks of a shuffle."""
     shuffle = open_shuffle(path)
-    shuffle.weights(), shuffle.region_bytes, shuffle.read_bytes
+    shuffle.weights(), shuffle.read_bytes
     shuffle.partitioner, repr(shuffle), shuffle.plan()
     for columns in (None, shuffle.schema.names[:1], []):
         for ordered in (True, False):

@@ -240,7 +240,6 @@ def test_no_rows_of_no_version(path):
     assert found.span == VersionSpan(0, 6, 6)
     assert (found.num_rows, found.read().read_all().num_rows) == (0, 0)
     assert [part.tolist() for part in found.weights()] == [[0] * N] * 2
-    assert found.region_bytes.tolist() == []
 
 
 # Other columns ------------------------------------------------------------------------------------

@@ -472,9 +472,9 @@ def test_small_subpartitions_of_distinct_keys_are_read_once(tmp_path, monkeypatc
     shuffle = shuffle_of(tmp_path / "s", table, "k", n=100)
     read = Counter()
 
-    def reader(first, end, *rest):
+    def reader(first, end, *rest, **how):
         read.update(range(first, end))
-        return Shuffle.reader(shuffle, first, end, *rest)
+        return Shuffle.reader(shuffle, first, end, *rest, **how)
 
     monkeypatch.setattr(shuffle, "reader", reader)
     for function in ("sum", "list"):

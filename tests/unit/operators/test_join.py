@@ -346,9 +346,9 @@ def test_small_subpartitions_are_read_once(tmp_path, width, monkeypatch):
         shuffle = shuffle_of(tmp_path / name, table, "k", n=100)
         counter = read[name] = Counter()
 
-        def reader(first, end, *rest, counter=counter, usual=shuffle.reader):
+        def reader(first, end, *rest, counter=counter, usual=shuffle.reader, **how):
             counter.update(range(first, end))
-            return usual(first, end, *rest)
+            return usual(first, end, *rest, **how)
 
         monkeypatch.setattr(shuffle, "reader", reader)
         shuffles.append(shuffle)

@@ -1,74 +1,81 @@
-"""Sharing subpartitions and regions out: everything once, in order, and evenly."""
+"""Sharing subpartitions and pieces of them out: everything once, in order, and evenly."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arrow_format.read.estimates import Shard, cut_regions, plan_shards
+from arrow_format.read.chunk_plan import ChunkRead, Piece, chunks_within
+from arrow_format.read.estimates import MIN_PIECE_BYTES, Shard, plan_shards
 
 BYTES = st.lists(st.integers(0, 1_000), min_size=1, max_size=40)
+FILES = st.lists(
+    st.tuples(st.integers(1, 1 << 50), st.lists(st.integers(1, 1 << 20), max_size=9)), max_size=12
+)
 
 
-@given(BYTES, st.integers(1, 50))
-def test_regions_are_cut_into_adjacent_parts_that_hold_each_once(region_bytes, parts):
-    found = cut_regions(np.array(region_bytes), parts)
-    assert [i for part in found for i in part] == list(range(len(region_bytes)))
-    assert all(len(part) for part in found)
-    assert len(found) <= parts
+def chunks_of(rows):
+    return [ChunkRead(0, number, 0, count, 0, 0) for number, count in enumerate(rows)]
 
 
-@given(st.integers(1, 60), st.integers(1, 30))
-def test_equal_regions_are_cut_evenly(count, parts):
-    sizes = [len(part) for part in cut_regions(np.full(count, 77), parts)]
-    assert len(sizes) == min(count, parts)
-    assert max(sizes) - min(sizes) <= 1
+@given(FILES, st.integers(1, 30))
+def test_each_chunk_is_in_one_piece_and_these_are_in_order(files, of):
+    found = []
+    for number in range(of):
+        shares = Piece(number, of).shares([size for size, _ in files])
+        for order, ((_, rows), share) in enumerate(zip(files, shares, strict=True)):
+            own = [*chunks_within(chunks_of(rows), share)]
+            assert not own or (share[0] < 1 and share[1] > 0), "a file that is not opened"
+            found += [(order, chunk.chunk) for chunk in own]
+    every = [(order, i) for order, (_, rows) in enumerate(files) for i in range(len(rows))]
+    assert found == every
 
 
-@given(BYTES, st.integers(1, 20))
-def test_no_part_is_much_more_than_its_share(region_bytes, parts):
-    sizes = np.maximum(region_bytes, 1)
-    parts = min(parts, len(sizes))
-    for part in cut_regions(np.array(region_bytes), parts):
-        assert sizes[part.start : part.stop].sum() <= sizes.sum() / parts + sizes.max()
+@given(st.integers(1, 400), st.integers(1, 30), st.integers(1, 4))
+def test_equal_chunks_are_cut_evenly(count, of, num_files):
+    """Of each file as many, but for one at either end."""
+    counts = []
+    for number in range(of):
+        shares = Piece(number, of).shares([1_000] * num_files)
+        own = [len([*chunks_within(chunks_of([7] * count), share)]) for share in shares]
+        counts.append(sum(own))
+    assert sum(counts) == count * num_files
+    assert max(counts) - min(counts) <= 2
 
 
-@given(BYTES, BYTES, st.integers(1, 400), st.data())
-def test_each_subpartition_and_each_region_of_it_is_read_once(weights, region_bytes, most, draw):
+@given(BYTES, st.integers(1, 400), st.booleans(), st.data())
+def test_each_subpartition_and_each_piece_of_it_is_read_once(weights, most, cuts, draw):
+    weights, most = [weight * MIN_PIECE_BYTES for weight in weights], most * MIN_PIECE_BYTES
     n = len(weights)
     wanted = sorted(draw.draw(st.sets(st.integers(0, n - 1), min_size=1)))
-    shards = plan_shards(np.array(weights), np.array(wanted), most, np.array(region_bytes))
+    shards = plan_shards(np.array(weights), np.array(wanted), most, cuts=cuts)
     read = [
-        (subpartition, region)
+        (subpartition, shard.piece or Piece(0, 1))
         for shard in shards
         for first, end in shard.ranges
         for subpartition in range(first, end)
-        for region in shard.regions or range(len(region_bytes))
     ]
-    assert read == [(s, region) for s in wanted for region in range(len(region_bytes))]
+    expected = []
+    for one in wanted:
+        of = max(-(-weights[one] // most), 1) if cuts else 1
+        expected += [(one, Piece(number, of)) for number in range(of)]
+    assert read == expected
     for shard in shards:
         weight = sum(sum(weights[first:end]) for first, end in shard.ranges)
         assert weight <= most or sum(end - first for first, end in shard.ranges) == 1
-        assert shard.regions is None or weight > most > 0
+        assert shard.piece is None or weight > most > 0
 
 
-def test_a_large_subpartition_is_split_by_regions():
-    weights, regions = np.array([10, 100, 10, 10]), np.full(8, 50)
-    assert plan_shards(weights, np.arange(4), 30, regions) == [
+def test_a_large_subpartition_is_cut():
+    weights, most = np.array([10, 100, 10, 10]) * MIN_PIECE_BYTES, 30 * MIN_PIECE_BYTES
+    assert plan_shards(weights, np.arange(4), most, cuts=True) == [
         Shard(((0, 1),)),
-        Shard(((1, 2),), range(2)),
-        Shard(((1, 2),), range(2, 4)),
-        Shard(((1, 2),), range(4, 6)),
-        Shard(((1, 2),), range(6, 8)),
+        *(Shard(((1, 2),), Piece(number, 4)) for number in range(4)),
         Shard(((2, 4),)),
     ]
-    assert plan_shards(weights, np.arange(4), 30) == [
+    assert plan_shards(weights, np.arange(4), most) == [
         Shard(((0, 1),)),
         Shard(((1, 2),)),
         Shard(((2, 4),)),
     ]
-
-
-@pytest.mark.parametrize("regions", [np.zeros(0, np.int64), np.zeros(1, np.int64)])
-def test_what_has_no_regions_to_split_by(regions):
-    assert plan_shards(np.array([100]), np.arange(1), 30, regions) == [Shard(((0, 1),))]
+    (one,) = plan_shards(np.array([MIN_PIECE_BYTES]), np.arange(1), 1, cuts=True)
+    assert one.piece is None, "a piece of a few bytes would be empty"
