@@ -87,6 +87,8 @@ from arrow_format.streaming.latest_spilling import latest_per_key as latest_per_
 from arrow_format.streaming.options import FlushOptions as FlushOptions
 from arrow_format.streaming.options import OperatorAttributes as OperatorAttributes
 from arrow_format.streaming.options import OperatorAttributesBuilder as OperatorAttributesBuilder
+from arrow_format.streaming.side_outputs import SideOutputs as SideOutputs
+from arrow_format.streaming.side_outputs import TaggedOutput as TaggedOutput
 from arrow_format.write.merge_policy import MergePolicy as MergePolicy
 from arrow_format.write.merger import PartitionedFileMerger as PartitionedFileMerger
 from arrow_format.write.partitioned_file import PartitionedFileWriter as PartitionedFileWriter

@@ -17,6 +17,7 @@ from arrow_format.options import LATEST_ROWS_BYTES
 from arrow_format.streaming.elements import LatencyMarker, Watermark, WatermarkStatus
 from arrow_format.streaming.flush_buffer import FlushBuffer, FlushReason
 from arrow_format.streaming.options import FlushOptions, is_output_buffered
+from arrow_format.streaming.side_outputs import TaggedOutput
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
@@ -144,6 +145,29 @@ class BufferOutput:
             The output is closed.
         """
         self._send(self._buffer.collect(batch))
+
+    def collect_side(self, tag: str, batch: pa.RecordBatch) -> None:
+        """Pass records of a side result on at once: only the main one is reduced to latest rows.
+
+        They overtake a watermark that is buffered, and so are never later than it says.
+
+        Raises
+        ------
+        OptionError
+            The next output has no side outputs, or none of that tag.
+        ClosedError
+            The output is closed.
+        """
+        self._buffer.check_open()
+        downstream = self._downstream
+        if not isinstance(downstream, TaggedOutput):
+            msg = f"tag={tag!r}: the next output has no side outputs; give SideOutputs(main, sides)"
+            raise OptionError(msg)
+        try:
+            downstream.collect_side(tag, batch)
+        except BaseException:
+            self.release()
+            raise
 
     def emit_watermark(self, watermark: Watermark) -> None:
         """Take a watermark; it replaces the one before.

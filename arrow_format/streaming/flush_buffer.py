@@ -113,7 +113,7 @@ class FlushBuffer:
         or runs, which are taken slice by slice. Raises StorageError or OutOfDiskError where rows
         could not be spilled; then all are lost.
         """
-        self._check_open()
+        self.check_open()
         if not isinstance(batch, pa.RecordBatch):
             msg = f"collect takes a pyarrow.RecordBatch, not a {type(batch).__name__}"
             raise SchemaError(msg)
@@ -152,7 +152,7 @@ class FlushBuffer:
 
         Raises OptionError where a watermark cannot be compared with the event times.
         """
-        self._check_open()
+        self.check_open()
         rows, event_time = self._rows, self._event_time
         if isinstance(element, Watermark) and event_time is not None:
             event_time.check_watermark(element.timestamp)
@@ -178,7 +178,7 @@ class FlushBuffer:
 
         Raises CorruptShuffleError or StorageError where spilled rows cannot be read; all are lost.
         """
-        self._check_open()
+        self.check_open()
         return self._flush(reason)
 
     def close(self) -> Generator[Element]:
@@ -195,7 +195,8 @@ class FlushBuffer:
         if self._rows is not None:
             self._rows.clear()
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raise ClosedError where it is closed."""
         if self._is_closed:
             msg = "the buffered output is closed; it takes nothing more"
             raise ClosedError(msg)
@@ -211,7 +212,7 @@ class FlushBuffer:
         rows = self._rows
         if rows is None or rows.is_empty:
             return
-        self._check_open()
+        self.check_open()
         self._last_flush = self._clock()
         self.flushes[reason] += 1
         self._is_flushing = True

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arrow_format import BufferOutput, LatencyMarker, Watermark, WatermarkStatus
+from arrow_format import BufferOutput, LatencyMarker, SideOutputs, Watermark, WatermarkStatus
 from tests.support.guarantees import guarantee
 from tests.support.recorded_output import Clock, RecordedOutput
 
@@ -115,7 +115,7 @@ def runs(draw):
         st.sampled_from(WatermarkStatus),
         st.builds(LatencyMarker, st.integers(0, 9), st.integers(0, 1), st.sampled_from("ab")),
         st.sampled_from([0.5, 30.0, 60.0]),
-        st.sampled_from(["nothing available", "flush"]),
+        st.sampled_from(["nothing available", "flush", "side"]),
     )
     return types, draw(st.booleans()), draw(st.lists(step, max_size=25))
 
@@ -137,9 +137,9 @@ class Run:
     def __init__(self, types, has_time, *, memory_buffer_only, max_buffered_bytes):
         self.types = types
         self.clock = Clock()
-        self.downstream = RecordedOutput()
+        self.downstream, self.side = RecordedOutput(), RecordedOutput()
         self.output = BufferOutput(
-            self.downstream,
+            SideOutputs(self.downstream, {"late": self.side}),
             keys=[f"k{i}" for i in range(len(types))],
             max_interval=timedelta(seconds=INTERVAL),
             memory_buffer_only=memory_buffer_only,
@@ -164,6 +164,10 @@ class Run:
             self.collect(self.rows(step))
         elif isinstance(step, float):
             self.clock.now += step
+        elif step == "side":
+            self.num_rows += 1
+            output.collect_side("late", pa.record_batch({"id": [self.num_rows]}))
+            assert self.side.take() == [[self.num_rows]], "it passes at once"
         elif step == "flush":
             output.flush()
             model.flush(self.clock.now)
@@ -198,6 +202,7 @@ class Run:
     def compare(self):
         expected, self.model.expected = self.model.expected, []
         assert self.downstream.take() == expected
+        assert self.side.take() == [each for each in expected if not isinstance(each, list)]
 
 
 @guarantee("buffered output")

@@ -18,6 +18,7 @@ from arrow_format import (
     OperatorAttributesBuilder,
     OptionError,
     SchemaError,
+    SideOutputs,
     Watermark,
     WatermarkStatus,
     decorated,
@@ -448,3 +449,74 @@ def test_attributes_have_defaults_and_are_checked():
     assert not OperatorAttributes().is_output_idempotent
     with pytest.raises(OptionError, match="is_output_idempotent='yes'"):
         OperatorAttributesBuilder().set_output_idempotent("yes").build()
+
+
+# Side outputs ------------------------------------------------------------------------------------
+
+
+def with_sides(**options):
+    """An output of three results, and what records each; it is buffered if the options allow."""
+    main, late, wrong = RecordedOutput(), RecordedOutput(), RecordedOutput()
+    output = decorated(
+        SideOutputs(main, {"late": late, "wrong": wrong}),
+        OperatorAttributes(is_output_idempotent=True),
+        FlushOptions(**options),
+        keys="k",
+        clock=Clock(),
+    )
+    return output, main, late, wrong
+
+
+@guarantee("buffered output")
+def test_side_results_pass_at_once_and_all_else_goes_to_every_output():
+    output, main, late, wrong = with_sides(max_interval=MINUTE)
+    output.collect(rows(1, 2, key=1))
+    output.emit_watermark(Watermark(5))
+    output.collect_side("late", rows(3, 4, key=1))
+    assert (main.take(), late.take(), wrong.take()) == ([], [[3, 4]], [])
+    output.flush()
+    assert (main.take(), late.take()) == ([[2], Watermark(5), "flush"], [Watermark(5), "flush"])
+    output.emit_watermark_status(IDLE)
+    output.emit_latency_marker(marker := LatencyMarker(1, 0))
+    output.notify_nothing_available()
+    output.close()
+    expected = [IDLE, marker, "nothing available", "close"]
+    assert main.take() == late.take() == expected
+    assert wrong.take() == [Watermark(5), "flush", *expected]
+    with pytest.raises(ClosedError):
+        output.collect_side("late", rows(5))
+
+
+def test_side_outputs_without_a_buffer_and_of_two():
+    output, main, late, _ = with_sides(max_interval=None)
+    assert isinstance(output, SideOutputs)
+    output.collect(rows(1))
+    output.collect_side("late", rows(2))
+    assert (main.take(), late.take()) == ([[1]], [[2]])
+    twice = BufferOutput(
+        BufferOutput(output, keys="k", max_interval=MINUTE), keys="k", max_interval=MINUTE
+    )
+    twice.collect_side("late", rows(3))
+    assert late.take() == [[3]]
+
+
+def test_a_tag_that_no_output_has():
+    output, main, *_ = with_sides(max_interval=MINUTE)
+    output.collect(rows(1))
+    with pytest.raises(OptionError, match="tag='early': expected one of late, wrong"):
+        output.collect_side("early", rows(2))
+    plain = BufferOutput(main, keys="k", max_interval=MINUTE)
+    with pytest.raises(OptionError, match="tag='late': the next output has no side outputs"):
+        plain.collect_side("late", rows(2))
+    plain.close()
+
+
+def test_an_error_of_a_side_output_drops_what_is_buffered():
+    main, broken = RecordedOutput(), RecordedOutput(fail_at=0)
+    output = BufferOutput(SideOutputs(main, {"late": broken}), keys="k", max_interval=MINUTE)
+    output.collect(rows(1))
+    with pytest.raises(RuntimeError, match="downstream broke"):
+        output.collect_side("late", rows(2))
+    with pytest.raises(ClosedError):
+        output.collect(rows(3))
+    assert main.take() == []
