@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from arrow_format.filters.keys import Keys
     from arrow_format.jobs.receipt import ShuffleReceipt
     from arrow_format.operators.aggregation_plan import Aggregation
+    from arrow_format.operators.asof_match import Direction
+    from arrow_format.operators.asof_plan import Time, Tolerance
     from arrow_format.operators.description import (
         Description,
         FrameCalls,
@@ -131,11 +133,16 @@ class Rows(ABC):
 
     def join(
         self,
-        other: Rows,
+        other: Rows | Sequence[Rows],
         on: OnColumns = None,
         how: JoinKind = "inner",
         *,
-        suffixes: tuple[str, str] | None = None,
+        suffixes: Sequence[str] | None = None,
+        time: Time | list[Time] | None = None,
+        direction: Direction = "backward",
+        tolerance: Tolerance | list[Tolerance] = None,
+        allow_exact_matches: bool = True,
+        ties: str | list[str | None] | None = None,
         then: Callable[[BatchReader], Iterable[pa.RecordBatch]] | None = None,
         schema: Any = None,  # noqa: ANN401  a StructType, without PySpark at hand
         check: bool = False,
@@ -146,11 +153,20 @@ class Rows(ABC):
 
             orders.join(customers, how="left")
             orders.select("customer", "price").join(people, on=[("customer", "id")])
+            labels.join([balances, visits], how="asof", time="at", tolerance="7d")
 
         The rows are those of Spark's join: a null equals nothing, NaN equals NaN, -0.0 equals 0.0,
         and text is compared by its bytes. Columns are in the order of ``df.join(other, on=[...])``:
         keys with one name first and once, then the others of the left, then of the right. Rows stay
         in the subpartitions of this side, or of the other in a right join.
+
+        An as-of join gives each of these rows once, in their order within a subpartition, with the
+        columns of one row of each other: that of its key which is the last before its time
+        (``direction``), or nulls where there is none. A null in a key or a time matches nothing,
+        nor does a time that is NaN. Of rows with one key and one time, ``backward`` and ``nearest``
+        take the last in the order of the shuffle, ``forward`` the first; merges keep that order,
+        and a row that an upsert corrected comes later. Columns of the others come without keys
+        and times of the same name.
 
         Parameters
         ----------
@@ -158,15 +174,35 @@ class Rows(ABC):
             Rows that are co-partitioned with these: the same partitioner over the same number of
             subpartitions, with keys that it places alike; names of keys may differ. Hashed rows of
             8 and of 12 subpartitions are read by 4, the largest number that divides both. One side
-            may be broadcast: the right one of an inner, left, semi or anti join, the left one of an
-            inner or right join.
+            may be broadcast: the right one of an inner, left, semi, anti or as-of join, the left
+            one of an inner or right join. Of an as-of join also several, joined in one pass.
         on
             Columns that are equal: names, or pairs (left, right) of names; they contain the
             partition keys. When None, the partition keys, if they have the same names.
         how
-            ``inner``, ``left``, ``right``, ``full``, ``semi`` or ``anti``, or Spark's other names.
+            ``inner``, ``left``, ``right``, ``full``, ``semi`` or ``anti``, or Spark's other names;
+            or ``asof``.
         suffixes
-            Appended to names that both sides have; when None, such names are an error.
+            Appended to names that several sides have, one for each side, beginning with these rows;
+            when None, such names are an error.
+        time
+            Of an as-of join, which needs it: the column of times, or a pair (left, right) of
+            columns; a list has one for each of the others. Timestamps that all have a zone or have
+            none, dates, integers or floats; units of timestamps may differ.
+        direction
+            ``backward``: the last row before the time; ``forward``: the first after it;
+            ``nearest``: the one of both that is less far, the one before if they are equally far.
+        tolerance
+            How far a row may be at most, that much included: a timedelta or text such as ``"7d"``
+            for timestamps and dates, where a day has 24 hours; a number for numbers; None for any.
+            A list has one for each of the others. What it excludes is not read, as far as files and
+            chunks have bounds of their times.
+        allow_exact_matches
+            Whether a row of an equal time is one before, and after.
+        ties
+            A column of the others: of rows with one key and one time, those with its greatest value
+            are taken, in Spark's order, as the time at which a row was created. A list has one for
+            each of the others.
         then
             ``then(joined)`` is called in each task with a reader of the rows it joined, and returns
             or yields the result: a partial sum, say, instead of every row. It must not depend on
@@ -186,26 +222,47 @@ class Rows(ABC):
         ------
         OptionError
             The sides are not co-partitioned, and the message says what differs; or ``on`` lacks
-            partition keys. When it is run: the number that divides both leaves fewer tasks than run
-            at a time.
+            partition keys; an argument is of another kind of join, or does not fit the times. When
+            it is run: the number that divides both leaves fewer tasks than run at a time.
         SchemaError
-            A column is missing; keys have different types, or are nested.
+            A column is missing; keys or times have types that are not compared.
         """
-        from arrow_format.operators.description import Joined
+        from arrow_format.operators.asof_plan import time_orders
+        from arrow_format.operators.description import Joined, JoinedAsOf
         from arrow_shuffle.declared_schema import declared
 
         made = None if schema is None else declared(schema)
+        asked: dict[str, Any] = {
+            "on": _own(on),
+            "suffixes": _own(suffixes),
+            "then": then,
+            "schema": None if made is None else made.schema,
+            "declared": None if made is None else made.struct,
+            "check": check,
+        }
+        example = 'orders.join(customers, how="left")'
+        if how != "asof":
+            given = (time, direction, tolerance, allow_exact_matches, ties)
+            if given != (None, "backward", None, True, None):
+                msg = (
+                    f"how={how!r}: time, direction, tolerance, allow_exact_matches and ties are of "
+                    'how="asof"'
+                )
+                raise OptionError(msg)
+            right = _rows(other, "other", example)
+            return Operation(Joined(self._description, right, how=how, **asked))
+        others = tuple(
+            _rows(each, "other", 'labels.join([balances], how="asof", time="at")')
+            for each in (other if isinstance(other, list | tuple) else [other])
+        )
         return Operation(
-            Joined(
+            JoinedAsOf(
                 self._description,
-                _rows(other, "other", 'orders.join(customers, how="left")'),
-                on=_own(on),
-                how=how,
-                suffixes=_own(suffixes),
-                then=then,
-                schema=None if made is None else made.schema,
-                declared=None if made is None else made.struct,
-                check=check,
+                others,
+                time_orders(len(others), time, tolerance, ties),
+                direction=direction,
+                allow_exact_matches=allow_exact_matches,
+                **asked,
             )
         )
 

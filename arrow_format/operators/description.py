@@ -32,6 +32,8 @@ from arrow_format.operators.aggregation_plan import (
     plan_aggregation,
     refuse_partial_filter,
 )
+from arrow_format.operators.asof_join import join_asof, reached_by
+from arrow_format.operators.asof_plan import AsOfPlan, plan_asof_join
 from arrow_format.operators.computed import Computed
 from arrow_format.operators.group_calls import (
     EachGroup,
@@ -57,6 +59,8 @@ if TYPE_CHECKING:
 
     from arrow_format.filters.keys import Keys
     from arrow_format.operators.aggregation_plan import Aggregation
+    from arrow_format.operators.asof_match import Direction
+    from arrow_format.operators.asof_plan import TimeOrder
     from arrow_format.operators.group_calls import GroupCall
     from arrow_format.operators.inputs import Filter, Input
     from arrow_format.operators.join import Then
@@ -329,9 +333,7 @@ class Joined(Description):
         )
         for number, rows in enumerate((left.rows, right.rows)):
             _refuse_collated(rows, [pair[number] for pair in plan.keys], "on")
-        if (self.then is None) != (self.schema is None):
-            msg = "then and schema: expected both or neither; schema is that of what then yields"
-            raise OptionError(msg)
+        _check_then(self.then, self.schema)
         return self._joining(left, right, plan, at.time_zone)
 
     def _joining(
@@ -341,14 +343,10 @@ class Joined(Description):
         numbers = _subpartitions_of_join(left, right, plan)
         left, right = left.pruned(plan.left_columns), right.pruned(plan.right_columns)
         join = partial(join_range, left.rows, right.rows, plan)
-        work, joined = WholeGroups(join), plan.schema(left.rows.schema, right.rows.schema)
-        schema = joined
-        if self.then is not None and self.schema is not None:
-            schema = self.schema
-            if time_zone is not None:
-                joined = in_time_zone(joined, time_zone)
-            paths = f"{left.rows.path} and {right.rows.path}"
-            work = WholeGroups(ThenOfGroup(join, joined, self.then, schema, paths))
+        joined = plan.schema(left.rows.schema, right.rows.schema)
+        work, schema = _with_then(
+            join, joined, self.then, self.schema, time_zone, [left.rows, right.rows]
+        )
         in_right = plan.how == "right" or is_broadcast(left.rows)
         return TaskPlan(
             "join",
@@ -373,6 +371,124 @@ class Joined(Description):
     ) -> TaskPlan:
         columns = tuple(column for column in plan.columns if column.name in names)
         return self._joining(left, right, replace(plan, columns=columns), None)
+
+
+@dataclass(frozen=True, eq=False)
+class JoinedAsOf(Description):
+    """Each row of a description, with what others of its key have as of its time."""
+
+    left: Description
+    rights: tuple[Description, ...]
+    orders: tuple[TimeOrder, ...]
+    on: str | Sequence[str | tuple[str, str]] | None = None
+    direction: Direction = "backward"
+    allow_exact_matches: bool = True
+    suffixes: tuple[str, ...] | None = None
+    then: Then | None = None
+    schema: pa.Schema | None = None
+    """Of what ``then`` yields."""
+    declared: object = None
+    """The same, as Spark has it; None for what the Arrow schema says."""
+    check: bool = False
+
+    @property
+    def sources(self) -> tuple[Description, ...]:
+        """The left, and all rights."""
+        return self.left, *self.rights
+
+    def bind(self, at: RunSettings) -> TaskPlan:
+        """Return what tasks do: join the rows."""
+        at = _checked(at, check=self.check)
+        given = _by_one_number(self.sources, at)
+        _check_placed(*given)
+        left, *rights = given
+        plan = plan_asof_join(
+            left.rows,
+            [right.rows for right in rights],
+            self.orders,
+            on=self.on,
+            direction=self.direction,
+            allow_exact_matches=self.allow_exact_matches,
+            left_columns=left.columns,
+            right_columns=[right.columns for right in rights],
+            suffixes=self.suffixes,
+        )
+        for right, side in zip(rights, plan.sides, strict=True):
+            _refuse_collated(left.rows, [a for a, _ in side.keys], "on")
+            _refuse_collated(right.rows, [b for _, b in side.keys], "on")
+            _refuse_collated(right.rows, [] if side.ties is None else [side.ties], "ties")
+        _check_then(self.then, self.schema)
+        return self._joining(given, plan, at.time_zone)
+
+    def _joining(
+        self, given: Sequence[InputSlice], plan: AsOfPlan, time_zone: str | None
+    ) -> TaskPlan:
+        """Return what tasks do; a right of which no column is asked for is not read."""
+        numbers = common_subpartitions(given)
+        left, *rights = given
+        for right in rights:
+            if right.subpartitions is not None and left.subpartitions is None:
+                msg = (
+                    f"subpartitions: {right.rows.path} is restricted to some, and an as-of join "
+                    f"keeps all rows of {left.rows.path}; select the same subpartitions of both"
+                )
+                raise OptionError(msg)
+        if self.then is None:
+            used = [i for i, side in enumerate(plan.sides) if side.columns]
+            rights = [rights[i] for i in used]
+            plan = replace(plan, sides=tuple(plan.sides[i] for i in used))
+        left = left.pruned(plan.left_columns)
+        columns = [side.read_columns for side in plan.sides]
+        rights = [right.pruned(names) for right, names in zip(rights, columns, strict=True)]
+        sides = reached_by(left.rows, [right.rows for right in rights], plan)
+        join = partial(join_asof, left.rows, sides, plan)
+        joined = plan.schema(left.rows.schema, [rows.schema for rows in sides])
+        work, schema = _with_then(
+            join, joined, self.then, self.schema, time_zone, [left.rows, *sides]
+        )
+        return TaskPlan(
+            "as-of join",
+            (left.rows, *sides),
+            work,
+            schema,
+            subpartitions=numbers,
+            candidates=_candidates(left.rows),
+            source=left.rows,
+            names=plan.name_of,
+            columns=(plan.left_columns, *columns),
+            details=plan,
+            declared=self.declared if self.then is not None else None,
+            calls_function=self.then is not None,
+            pruned=partial(self._pruned, given, plan) if self.then is None else None,
+        )
+
+    def _pruned(
+        self, given: Sequence[InputSlice], plan: AsOfPlan, names: Sequence[str]
+    ) -> TaskPlan:
+        return self._joining(given, plan.pruned(names), None)
+
+
+def _check_then(then: Then | None, schema: pa.Schema | None) -> None:
+    if (then is None) != (schema is None):
+        msg = "then and schema: expected both or neither; schema is that of what then yields"
+        raise OptionError(msg)
+
+
+def _with_then(
+    join: Callable[[Sequence[int]], Generator[pa.RecordBatch]],
+    joined: pa.Schema,
+    then: Then | None,
+    schema: pa.Schema | None,
+    time_zone: str | None,
+    inputs: Sequence[Input],
+) -> tuple[WholeGroups, pa.Schema]:
+    """Return the work of a join, with the function that reads its rows if there is one."""
+    if then is None or schema is None:
+        return WholeGroups(join), joined
+    if time_zone is not None:
+        joined = in_time_zone(joined, time_zone)
+    paths = " and ".join(rows.path for rows in inputs)
+    return WholeGroups(ThenOfGroup(join, joined, then, schema, paths)), schema
 
 
 def _subpartitions_of_join(
@@ -722,10 +838,9 @@ def spark_fields(plan: TaskPlan) -> dict[str, dict[str, Any]]:
     known = [_fields_of(rows) for rows in plan.inputs]
     found: dict[str, dict[str, Any]] = {}
     for field in plan.schema:
-        if isinstance(plan.details, JoinPlan):
-            column = next(each for each in plan.details.columns if each.name == field.name)
-            sides = zip(known, (column.left, column.right), strict=True)
-            given = next((side.get(name) for side, name in sides if name is not None), None)
+        if isinstance(plan.details, JoinPlan | AsOfPlan):
+            number, name = next(plan.details.sources_of(field.name))
+            given = known[number].get(name)
         else:
             given = known[0].get(_value_of(plan.details, field.name) or "")
         if given is not None:

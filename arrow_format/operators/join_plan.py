@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -26,9 +27,9 @@ from arrow_format.read.subpartition_reader import select_columns
 JoinKind: TypeAlias = Literal[
     "inner", "left", "leftouter", "left_outer", "right", "rightouter", "right_outer", "full",
     "outer", "fullouter", "full_outer", "semi", "leftsemi", "left_semi", "anti", "leftanti",
-    "left_anti",
+    "left_anti", "asof",
 ]  # fmt: skip
-"""Kinds of join as they may be given."""
+"""Kinds of join as they may be given; an as-of join has a plan of its own."""
 
 KINDS = {
     **{kind: kind for kind in ("inner", "left", "right", "full", "semi", "anti")},
@@ -142,6 +143,12 @@ class JoinPlan:
         equal = {pair[not of_right] for pair in self.keys if pair[of_right] == column}
         return next((name for _, other, name in sides if other in equal), None)
 
+    def sources_of(self, name: str) -> Iterator[tuple[int, str]]:
+        """Yield the inputs, 0 for the left, and their columns that a column of the result is of."""
+        column = next(each for each in self.columns if each.name == name)
+        sides = enumerate((column.left, column.right))
+        yield from ((number, column) for number, column in sides if column is not None)
+
     @property
     def left_columns(self) -> list[str]:
         """Columns to read on the left."""
@@ -179,35 +186,26 @@ def plan_join(
     repeat broadcast rows. Raises SchemaError where a column is missing, keys are nested or cannot
     be compared, or two columns of the result have the same name.
     """
-    _check_suffixes(suffixes)
+    check_suffixes(suffixes, 2)
     kind = KINDS.get(how.lower().replace("_", "")) if isinstance(how, str) else None
     if kind is None:
         msg = f"how={how!r}: expected inner, left, right, full, semi or anti"
         raise OptionError(msg)
     check_co_partitioned([left, right])
     _check_broadcast(left, right, kind)
-    keys = _join_keys(left, right, on)
-    for side, shuffle in enumerate((left, right)):
-        for pair in keys:
-            _check_key(shuffle, pair[side])
-    for left_key, right_key in keys:
-        types = left.schema.field(left_key).type, right.schema.field(right_key).type
-        if not same_but_labels(*types):
-            msg = (
-                f"key {left_key!r} of the left is {types[0]}, {right_key!r} of the right "
-                f"{types[1]}: cast one of them before it is written"
-            )
-            raise SchemaError(msg)
+    keys = join_keys(left, right, on)
     shared = [a for a, b in keys if a == b]
-    lefts = _chosen(left.schema, left_columns, "left_columns", shared)
-    rights = _chosen(right.schema, right_columns, "right_columns", shared)
+    lefts = chosen_columns(left.schema, left_columns, "left_columns", shared)
+    rights = chosen_columns(right.schema, right_columns, "right_columns", shared)
     if kind in ("semi", "anti"):
         rights = []
     in_left, in_right = kind != "right", kind in ("right", "full")
     columns = [
         JoinedColumn(name, name if in_left else None, name if in_right else None) for name in shared
     ]
-    columns += _named(lefts, rights, shared, suffixes)
+    (of_left, of_right) = named_columns([lefts, rights], shared, suffixes)
+    columns += [JoinedColumn(called, name, None) for called, name in of_left]
+    columns += [JoinedColumn(called, None, name) for called, name in of_right]
     if not columns:
         msg = "no column is selected of either side: a result needs at least one"
         raise SchemaError(msg)
@@ -240,19 +238,44 @@ def _check_broadcast(left: Partitioned, right: Partitioned, how: str) -> None:
     raise OptionError(msg)
 
 
-def _check_suffixes(suffixes: object) -> None:
+def check_suffixes(suffixes: object, num_sides: int) -> None:
+    """Raise OptionError unless there is a suffix for each side, or None."""
     if suffixes is None:
         return
     if (
         not isinstance(suffixes, tuple | list)
-        or len(suffixes) != 2
+        or len(suffixes) != num_sides
         or not all(isinstance(suffix, str) for suffix in suffixes)
     ):
-        msg = f'suffixes={suffixes!r}: expected two strings, such as ("_left", "_right"), or None'
+        how_many = "two strings" if num_sides == 2 else f"{num_sides} strings, one for each side"
+        msg = f'suffixes={suffixes!r}: expected {how_many}, such as ("_left", "_right"), or None'
         raise OptionError(msg)
 
 
-def _join_keys(
+def join_keys(
+    left: Partitioned, right: Partitioned, on: str | Sequence[str | tuple[str, str]] | None
+) -> tuple[tuple[str, str], ...]:
+    """Return the pairs of columns that are equal, which have the partition keys of both sides.
+
+    Raises OptionError where ``on`` lacks some, or is None and the names of keys differ; SchemaError
+    where a column is missing, its values cannot be looked up, or the types of a pair differ.
+    """
+    keys = _key_pairs(left, right, on)
+    for side, shuffle in enumerate((left, right)):
+        for pair in keys:
+            _check_key(shuffle, pair[side])
+    for left_key, right_key in keys:
+        types = left.schema.field(left_key).type, right.schema.field(right_key).type
+        if not same_but_labels(*types):
+            msg = (
+                f"key {left_key!r} of the left is {types[0]}, {right_key!r} of the right "
+                f"{types[1]}: cast one of them before it is written"
+            )
+            raise SchemaError(msg)
+    return keys
+
+
+def _key_pairs(
     left: Partitioned, right: Partitioned, on: str | Sequence[str | tuple[str, str]] | None
 ) -> tuple[tuple[str, str], ...]:
     needed = _needed_keys(left, right)
@@ -359,7 +382,7 @@ def _check_key(shuffle: Partitioned, name: str) -> None:
         raise SchemaError(msg) from error
 
 
-def _chosen(
+def chosen_columns(
     schema: pa.Schema, columns: Sequence[str] | None, what: str, shared: Sequence[str]
 ) -> list[str]:
     """Columns asked for, without the shared keys."""
@@ -377,25 +400,31 @@ def _chosen(
     return [name for name in names if name not in shared]
 
 
-def _named(
-    lefts: Sequence[str],
-    rights: Sequence[str],
-    shared: Sequence[str],
-    suffixes: tuple[str, str] | None,
-) -> list[JoinedColumn]:
-    """Name the columns of each side; those that both have get suffixes."""
-    both = set(lefts) & set(rights)
-    if both and suffixes is None:
+def named_columns(
+    sides: Sequence[Sequence[str]], shared: Sequence[str], suffixes: Sequence[str] | None
+) -> list[list[tuple[str, str]]]:
+    """Return the name in the result, and the column, of the columns of each side.
+
+    Those that several sides have get suffixes. Raises SchemaError where two get one name;
+    ``shared`` are names of other columns of the result.
+    """
+    counts = Counter(name for names in sides for name in names)
+    several = {name for name, count in counts.items() if count > 1}
+    if several and suffixes is None:
+        who, others, ends = "both sides", "one", '("_left", "_right")'
+        if len(sides) > 2:
+            who, others, ends = "several sides", "all but one", "(...), one for each side"
         msg = (
-            f"both sides have {', '.join(sorted(map(repr, both)))}: leave them out of one with "
-            'select(...), or rename them with suffixes=("_left", "_right")'
+            f"{who} have {', '.join(sorted(map(repr, several)))}: leave them out of {others} with "
+            f"select(...), or rename them with suffixes={ends}"
         )
         raise SchemaError(msg)
-    ends = suffixes or ("", "")
-    named = [JoinedColumn(name + ends[0] * (name in both), name, None) for name in lefts]
-    named += [JoinedColumn(name + ends[1] * (name in both), None, name) for name in rights]
-    names = [*shared, *(column.name for column in named)]
-    twice = sorted({name for name in names if names.count(name) > 1})
+    named = [
+        [(name + end * (name in several), name) for name in names]
+        for names, end in zip(sides, suffixes or [""] * len(sides), strict=True)
+    ]
+    names = Counter([*shared, *(name for side in named for name, _ in side)])
+    twice = sorted(name for name, count in names.items() if count > 1)
     if twice:
         msg = f"suffixes={suffixes!r}: the result would have two columns {', '.join(twice)}"
         raise SchemaError(msg)

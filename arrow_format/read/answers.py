@@ -106,6 +106,23 @@ def answer(
     return found
 
 
+def logged_bounds(
+    snapshot: Snapshot, selection: Selection | None, name: str
+) -> tuple[pa.Scalar, pa.Scalar] | None:
+    """Return the least and the greatest value of a column in files that a selection leaves.
+
+    By the log alone, so they may be of rows that are left out; None where it does not know them.
+    """
+    version, outputs = snapshot.newest, snapshot.map_outputs
+    statistics = outputs.file_statistics([name], version.columns)
+    files = np.ones(len(outputs.stored_rows), np.bool_) if selection is None else selection.files
+    if not _is_known(statistics, [name], outputs.stored_rows, None)[files].all():
+        return None
+    found = Answer({name: version.data_schema.field(name).type})
+    found.add(0, _among(statistics, [name], files))
+    return found.bounds(name)
+
+
 def _read_on(
     found: Answer,
     reader: SortMergeSubpartitionReader,

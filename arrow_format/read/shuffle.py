@@ -761,6 +761,15 @@ class Shuffle(VersionFacts):
         answer = self._answer(names, filter)
         return {name: answer.bounds(name) for name in names}
 
+    def logged_bounds(self, column: str) -> tuple[pa.Scalar, pa.Scalar] | None:
+        """Return values of which none that is read is less, nor greater, by the log alone.
+
+        None where the log does not know them; nulls where it knows that no row has a value.
+        """
+        from arrow_format.read.answers import logged_bounds
+
+        return logged_bounds(self._snapshot, self._selection, column)
+
     def _answer(self, names: Sequence[str], filter: str | pc.Expression | None) -> Answer:
         from arrow_format.read.answers import answer
 

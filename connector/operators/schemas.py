@@ -16,11 +16,14 @@ from arrow_format.arrays.spark_schema_evolution import same_spark_type
 from arrow_format.errors import SchemaError
 from arrow_format.operators.aggregate_functions import LISTS, OF_ROWS
 from arrow_format.operators.aggregation_plan import AggregationPlan
+from arrow_format.operators.asof_plan import AsOfPlan
 from arrow_format.operators.join_plan import JoinPlan
 from connector.source.reader import spark_schema
 from connector.spark_types import check_keys, spark_schema_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql.types import DataType
 
     from arrow_format.operators.aggregation_plan import PlannedAggregation
@@ -35,21 +38,32 @@ def struct_of(plan: TaskPlan) -> StructType:
     if plan.calls_function:
         return spark_schema_of(plan.schema)
     inputs: Any = plan.inputs
-    if isinstance(plan.details, JoinPlan):
-        join = plan.details
-        left = spark_schema(inputs[0], join.left_columns)
-        right = spark_schema(inputs[1], join.right_columns)
-        _check_types(join, left, right)
-        return _joined_schema(join, left, right)
+    if isinstance(plan.details, JoinPlan | AsOfPlan):
+        return _joined_schema(plan, plan.details)
     if isinstance(plan.details, AggregationPlan):
         return _result_schema(inputs[0], plan.details)
     return spark_schema(inputs[0], plan.schema.names)
 
 
-def _check_types(plan: JoinPlan, left: StructType, right: StructType) -> None:
-    check_keys(left, [key for key, _ in plan.keys])
-    check_keys(right, [key for _, key in plan.keys])
-    for left_key, right_key in plan.keys:
+def _joined_schema(plan: TaskPlan, join: JoinPlan | AsOfPlan) -> StructType:
+    """Return the Spark schema of a join; raises SchemaError for keys not compared in Spark."""
+    inputs: Any = plan.inputs
+    left, *rights = map(spark_schema, inputs, plan.columns)
+    pairs = [join.keys] if isinstance(join, JoinPlan) else [side.keys for side in join.sides]
+    for right, keys in zip(rights, pairs, strict=True):
+        _check_types(keys, left, right)
+    fields = []
+    for field in plan.schema:
+        number, column = next(join.sources_of(field.name))
+        found = [left, *rights][number][column]
+        fields.append(StructField(field.name, found.dataType, field.nullable, found.metadata))
+    return StructType(fields)
+
+
+def _check_types(keys: Sequence[tuple[str, str]], left: StructType, right: StructType) -> None:
+    check_keys(left, [key for key, _ in keys])
+    check_keys(right, [key for _, key in keys])
+    for left_key, right_key in keys:
         left_type, right_type = left[left_key].dataType, right[right_key].dataType
         if not same_spark_type(left_type.jsonValue(), right_type.jsonValue()):
             msg = (
@@ -57,21 +71,6 @@ def _check_types(plan: JoinPlan, left: StructType, right: StructType) -> None:
                 f"right {right_type.simpleString()}: cast one of them before it is written"
             )
             raise SchemaError(msg)
-
-
-def _joined_schema(plan: JoinPlan, left: StructType, right: StructType) -> StructType:
-    """Return the Spark schema of the result, nullable where a side may be missing."""
-    fields = []
-    for column in plan.columns:
-        sides = [
-            schema[name]
-            for schema, name in ((left, column.left), (right, column.right))
-            if name is not None
-        ]
-        first, last = sides[0], sides[-1]
-        nullable = plan.is_nullable(column, left=first.nullable, right=last.nullable)
-        fields.append(StructField(column.name, first.dataType, nullable, first.metadata))
-    return StructType(fields)
 
 
 def _result_schema(rows: Shuffle, plan: AggregationPlan) -> StructType:

@@ -44,6 +44,7 @@ NUMBERS: dict[str, tuple[int, ...]] = {
     "lane": (200, 2_000),
     "several": (200,),
     "joins": (200, 2_000),
+    "asof": (64,),
     "in_process": (200,),
     "hot": (200,),
     "groups": (200,),

@@ -200,3 +200,40 @@ def test_memory_of_an_aggregation_of_texts_by_many_threads(written, workers, meb
     memory_bytes = mebibytes << 20
     arguments = [tiny, path, workers, memory_bytes, *functions]
     check_memory(1_000_000, memory_bytes, AGGREGATED, *arguments)
+
+
+AS_OF = """
+from arrow_shuffle import ReadOptions, open_shuffle
+
+memory_bytes, tiny, labels, features = sys.argv[1:]
+
+def joined(*paths):
+    options = ReadOptions(memory_bytes=int(memory_bytes))
+    left, *rights = (open_shuffle(path, options=options) for path in paths)
+    return left.join(rights, how="asof", time="t", suffixes=("", *map(str, range(len(rights)))))
+
+joined(tiny, tiny, tiny).to_table()
+base = forget_peak()
+rows = sum(batch.num_rows for batch in joined(labels, features, features).read())
+print(rows, resident_bytes() - base)
+"""
+
+
+def timed(num_rows, num_labels=None):
+    """Rows of one key, whose times go through all from the first to the last."""
+    count = num_labels or num_rows
+    for start in range(0, count, 50_000):
+        numbers = np.arange(start, min(start + 50_000, count))
+        times = numbers * (num_rows // count)
+        yield pa.record_batch({"k": np.ones(len(times), np.int64), "t": times, "v": times})
+
+
+@guarantee("reading memory")
+@exhaustive()
+@pytest.mark.parametrize("sort_by", [(), ("k", "t")])
+def test_memory_of_an_as_of_join_with_ten_million_rows_of_one_key(written, sort_by):
+    """The key has 240 MB of rows, each of which one label at least would take."""
+    tiny = written("tiny times", timed(100), 2)
+    labels = written("labels", timed(10_000_000, 1_000_000), 1)
+    features = written(f"features{len(sort_by)}", timed(10_000_000), 1, keys="k", sort_by=sort_by)
+    check_memory(1_000_000, 128 << 20, AS_OF, 128 << 20, tiny, labels, features)

@@ -34,6 +34,11 @@ GUARANTEES: dict[str, dict[str, str]] = {
             "A filter in SQL gives the rows of Spark's `where`, of any type and under any setting "
             "of the session, or is refused"
         ),
+        "rows as of a time": (
+            "An as-of join gives each label once, with the row of its key that is the last before "
+            "its time, the first after it or the nearest, whatever the order, the appends, the "
+            "merges and the upserts of both sides, and however much memory there is"
+        ),
         "joins in SQL": (
             "Joins and groups of shuffles by Spark's planner, with no exchange, give the rows of "
             "the same on Parquet, under any setting of the session; a row that lies elsewhere than "

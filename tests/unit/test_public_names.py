@@ -70,7 +70,7 @@ def test_type_checkers_know_the_choices(callable_, argument, type_):
 
 
 def test_choices_are_those_that_are_taken():
-    assert {name.replace("_", "") for name in get_args(JoinKind)} == set(KINDS)
+    assert {name.replace("_", "") for name in get_args(JoinKind)} == {*KINDS, "asof"}
     assert get_args(ResultTypeName) == tuple(ResultPartitionType.__members__)
 
 

@@ -1,0 +1,269 @@
+"""The as-of join of a range of subpartitions of shuffles, within bounded memory.
+
+Some rows of the left are in memory, and those of each right are read in blocks: what a block has
+for them is kept, as the first rows of the next. So it makes no difference how the rights lie in
+files: whether they are sorted, or grew by days.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import types as pt
+
+from arrow_format.arrays.batches import rebatched
+from arrow_format.arrays.buffers import no_rows, to_arrow
+from arrow_format.arrays.row_sizes import row_sizes, runs_within
+from arrow_format.arrays.selection import ascending, joined, take
+from arrow_format.errors import SchemaError
+from arrow_format.filters.expression import Column, Comparison, Literal, all_of
+from arrow_format.filters.spark_rules import SPARK_DEFAULTS
+from arrow_format.keys.co_partitioning import is_broadcast
+from arrow_format.operators.asof_match import TimedRows, matches
+from arrow_format.operators.hash_join import PAIR_BYTES, PAIR_ROWS
+from arrow_format.operators.inputs import batches_again
+from arrow_format.operators.key_index import NO_ROW
+from arrow_format.read.chunk_plan import extent_of, group_adjacent
+from arrow_format.read.shuffle import Shuffle
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator, Sequence
+
+    from arrow_format.model import Int64Array
+    from arrow_format.operators.asof_match import TimeRule
+    from arrow_format.operators.asof_plan import AsOfPlan, AsOfSide
+    from arrow_format.operators.inputs import Input
+
+
+ROW_BYTES = 80
+"""Charged for a row in addition to its bytes: its numbers, its time, and the order of both."""
+
+
+def join_asof(
+    left: Input,
+    rights: Sequence[Input],
+    plan: AsOfPlan,
+    subpartitions: Sequence[int] | None = None,
+    *,
+    group_bytes: int | None = None,
+) -> Generator[pa.RecordBatch]:
+    """Yield each row of the left, with what the rights have as of its time.
+
+    Rows of a subpartition come in their order. Adjacent subpartitions, of which the left and the
+    largest right have up to ``group_bytes`` raw bytes together (by default what the options of all
+    allow), are joined together; one of more is joined some rows of the left at a time, and for each
+    part the rights are read again. ``subpartitions`` ascend; None means all.
+    """
+    if group_bytes is None:
+        group_bytes = sum(each.options.working_set_bytes for each in (left, *rights))
+    within = extent_of(subpartitions, left.num_subpartitions)
+    num_rows, num_bytes = left.weights(plan.left_columns, within=within)
+    sides = [
+        _Side(right, side, within, group_bytes)
+        for right, side in zip(rights, plan.sides, strict=True)
+    ]
+    added = sum(side.row_bytes for side in sides)
+    own = num_bytes + num_rows * (ROW_BYTES + added)
+    # A broadcast one weighs the same in each.
+    weights = own + reduce(np.maximum, [side.weights for side in sides], np.zeros_like(own))
+    most_rows = int(group_bytes // 2 * num_rows.sum() // max(own.sum(), 1))
+    for group in group_adjacent(weights, group_bytes, subpartitions, origin=within.start):
+        batches = batches_again(left, [group], plan.left_columns, ordered=bool(left.sort_by))
+        for block in rebatched(batches(), min_rows=max(most_rows, 1), max_bytes=group_bytes // 4):
+            yield from _joined(block, [side.found(block, group) for side in sides], plan)
+            del block  # before the next is read
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What a side has for the rows of a block."""
+
+    batch: pa.RecordBatch
+    """Rows of the side."""
+    rows: Int64Array
+    """The row of each row of the block, or NO_ROW."""
+
+
+class _Side:
+    """Finds the rows of one right."""
+
+    def __init__(self, rows: Input, plan: AsOfSide, within: range, group_bytes: int) -> None:
+        self._rows = rows
+        self.plan = plan
+        self._is_broadcast = is_broadcast(rows)
+        columns = plan.read_columns
+        own = range(1) if self._is_broadcast else within
+        num_rows, num_bytes = rows.weights(columns, within=own)
+        self.row_bytes = int(num_bytes.sum()) // max(int(num_rows.sum()), 1)
+        """Average bytes of a row."""
+        self.weights = num_bytes + ROW_BYTES * num_rows
+        """Bytes of each subpartition; of all that are broadcast."""
+        self._block_bytes = group_bytes // 4
+        self._block_rows = max(group_bytes // (2 * (self.row_bytes + ROW_BYTES)), 1)
+        # Rows of one key and time come in order where files have them so, or sort keys say it.
+        asked = {plan.times[1], *(key for _, key in plan.keys)}
+        self._ordered = any(name not in asked for name, _ in rows.sort_by)
+
+    def found(self, block: pa.RecordBatch, group: tuple[int, int]) -> _Found:
+        """Return the rows for those of a block, which is of a group of subpartitions."""
+        plan, schema = self.plan, self._rows.schema_of(self.plan.read_columns)
+        lefts = TimedRows(
+            [block.column(key) for key, _ in plan.keys],
+            _times(block, plan.times[0], plan.compared_as),
+        )
+        found = _Found(
+            pa.RecordBatch.from_arrays([no_rows(field.type) for field in schema], schema=schema),
+            np.full(block.num_rows, NO_ROW, np.int64),
+        )
+        rows = self._within_reach(lefts)
+        if rows is None:
+            return found
+        ranges = [(0, 1)] if self._is_broadcast else [group]
+        read = batches_again(rows, ranges, plan.read_columns, ordered=self._ordered)
+        blocks = rebatched(read(), min_rows=self._block_rows, max_bytes=self._block_bytes)
+        for rights in blocks:
+            found = self._of(lefts, found, rights)
+            del rights  # before the next is read
+        return found
+
+    def _of(self, lefts: TimedRows, found: _Found, rights: pa.RecordBatch) -> _Found:
+        """Return what a block has for rows, and those that were found before it."""
+        plan = self.plan
+        used = ascending(found.rows[found.rows != NO_ROW])
+        if len(used):
+            # They stand before those that came later, so that ties are decided as in one block.
+            rights = joined([take(found.batch, to_arrow(used)), rights])
+        keys = [
+            rights.column(key)
+            if (column := rights.column(key)).type.equals(asked.type)
+            else column.cast(asked.type)  # they may differ in the name of a time zone
+            for (_, key), asked in zip(plan.keys, lefts.keys, strict=True)
+        ]
+        times = _times(rights, plan.times[1], plan.compared_as)
+        ties = None if plan.ties is None else rights.column(plan.ties)
+        return _Found(rights, matches(lefts, TimedRows(keys, times), plan.rule, ties))
+
+    def _within_reach(self, lefts: TimedRows) -> Input | None:
+        """Return the rows that any of the left can have by their times; None where none can."""
+        known = lefts.known()
+        times = lefts.values if known is None else lefts.values[known]
+        if not len(times):
+            return None
+        if times.dtype != np.int64:
+            return self._rows
+        return within_reach(self._rows, self.plan, int(times.min()), int(times.max()))
+
+
+def within_reach(rows: Input, side: AsOfSide, least: int, greatest: int) -> Input:
+    """Return the rows of a right that any row of the left with a time in a range can have.
+
+    ``least`` and ``greatest`` are times of the left as numbers, both included. All rows where they
+    are not stored, or the log knows that each can be reached.
+    """
+    if not isinstance(rows, Shuffle):
+        return rows
+    name = side.times[1]
+    first, last = _reach(side.rule, least, greatest)
+    known = _as_numbers(rows.logged_bounds(name), side.compared_as)
+    conditions = []
+    if first is not None and (known is None or known[0] < first):
+        time = Literal(_time_of(first, side.compared_as))
+        conditions.append(Comparison(">=", Column(name), time))
+    if last is not None and (known is None or known[1] > last):
+        time = Literal(_time_of(last, side.compared_as))
+        conditions.append(Comparison("<=", Column(name), time))
+    if not conditions:
+        return rows
+    return rows.where(rows.bound(all_of(conditions), SPARK_DEFAULTS))
+
+
+def reached_by(left: Input, rights: Sequence[Input], plan: AsOfPlan) -> list[Input]:
+    """Return the rows of each right that rows of the left can have, by what logs know of times."""
+    reached = []
+    for right, side in zip(rights, plan.sides, strict=True):
+        known = None
+        if isinstance(left, Shuffle):
+            known = _as_numbers(left.logged_bounds(side.times[0]), side.compared_as)
+        reached.append(right if known is None else within_reach(right, side, *known))
+    return reached
+
+
+def _as_numbers(
+    bounds: tuple[pa.Scalar, pa.Scalar] | None, type_: pa.DataType
+) -> tuple[int, int] | None:
+    """Return bounds of times as integers; None where they are not known, or not integers."""
+    if bounds is None or not bounds[0].is_valid or pt.is_floating(type_):
+        return None
+    try:
+        batch = pa.record_batch({"": pa.array(bounds, bounds[0].type)})
+        least, greatest = _times(batch, "", type_).to_pylist()
+    except SchemaError:  # those in reach are not: it is said where rows are read
+        return None
+    return least, greatest
+
+
+def _reach(rule: TimeRule, least: int, greatest: int) -> tuple[int | None, int | None]:
+    """Return the least and the greatest time that any of some times can have; None for any."""
+    tolerance = None if rule.tolerance is None else int(rule.tolerance)
+    first = last = None
+    if rule.direction == "forward":
+        first = least
+    elif tolerance is not None:
+        first = least - tolerance
+    if rule.direction == "backward":
+        last = greatest
+    elif tolerance is not None:
+        last = greatest + tolerance
+    return first, last
+
+
+def _time_of(number: int, type_: pa.DataType) -> pa.Scalar:
+    """Return a time by its number; the nearest that there is."""
+    dtype = np.int32 if pt.is_date(type_) else np.int64
+    limits = np.iinfo(dtype)
+    values = np.array([min(max(number, limits.min), limits.max)], dtype)
+    return to_arrow(values).view(type_)[0]
+
+
+def _times(batch: pa.RecordBatch, name: str, type_: pa.DataType) -> pa.Array:
+    """Return a column of times as integers or floats of 64 bits."""
+    column = batch.column(name)
+    try:
+        if pt.is_timestamp(type_):
+            if column.type.unit != type_.unit:
+                column = column.cast(pa.timestamp(type_.unit, column.type.tz))
+            return column.view(pa.int64())
+        if pt.is_date(type_):
+            return column.view(pa.int32()).cast(pa.int64())
+        return column.cast(type_)
+    except pa.ArrowInvalid as error:
+        msg = (
+            f"time: column {name!r} is {batch.schema.field(name).type} and is compared as {type_}, "
+            f"which does not reach so far ({error}); write both sides in one unit"
+        )
+        raise SchemaError(msg) from error
+
+
+def _joined(
+    block: pa.RecordBatch, found: Sequence[_Found], plan: AsOfPlan
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of the result for a block, in its order and in parts."""
+    sizes = row_sizes([block.column(name) for _, name in plan.left], block.num_rows)
+    for side, of_side in zip(plan.sides, found, strict=True):
+        columns = [of_side.batch.column(name) for _, name in side.columns]
+        # NO_ROW is -1: the last item.
+        sizes = sizes + np.append(row_sizes(columns, of_side.batch.num_rows), 0)[of_side.rows]
+    ends = np.cumsum(np.maximum(sizes, PAIR_BYTES // PAIR_ROWS))
+    names = [name for columns in plan.columns for name, _ in columns]
+    for start, stop in runs_within(ends, PAIR_BYTES):
+        part = block.slice(start, stop - start)
+        arrays = [part.column(column) for _, column in plan.left]
+        for side, of_side in zip(plan.sides, found, strict=True):
+            rows = of_side.rows[start:stop]
+            indices = to_arrow(rows, mask=rows == NO_ROW)
+            arrays += [take(of_side.batch.column(column), indices) for _, column in side.columns]
+        yield pa.RecordBatch.from_arrays(arrays, names=names)
