@@ -210,14 +210,17 @@ def checked_peak(program, *arguments, spare=0):
 
 DATASET = """
 import pyarrow.dataset as ds
-from arrow_format import WriteOptions, write_shuffle
+from arrow_format import WriteOptions
+from arrow_shuffle import Target, write_shuffles
 
-source, path, threads = sys.argv[1:]
+source, path, keys, threads = sys.argv[1:]
 BUFFER = 32 << 20
 
 def write(dataset, name):
-    options = WriteOptions(sync=False, sort_buffer_bytes=BUFFER, threads=int(threads))
-    return write_shuffle(dataset, path + name, num_subpartitions=200, keys="k", options=options)
+    share = BUFFER // len(keys.split())
+    options = WriteOptions(sync=False, sort_buffer_bytes=share, threads=int(threads))
+    how = {"num_subpartitions": 200, "options": options}
+    write_shuffles(dataset, [Target(path + name + key, keys=key, **how) for key in keys.split()])
 
 write(ds.dataset(source).filter(ds.field("k") < 9), "/warm")
 pa.default_memory_pool().release_unused()
@@ -229,13 +232,14 @@ print(base, resident_bytes(), 0, BUFFER)
 
 @guarantee("map task memory")
 @exhaustive(but="threads")
+@pytest.mark.parametrize("keys", ["k", "k n1 n2"], ids=["one target", "three targets"])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_peak_memory_of_a_dataset_with_one_large_row_group(tmp_path, threads):
+def test_peak_memory_of_a_dataset_with_one_large_row_group(tmp_path, threads, keys):
     numbers = np.random.default_rng(1).integers(0, 1 << 40, 5_000_000)
     columns = {"k": np.arange(5_000_000), **{f"n{i}": numbers ^ i for i in range(7)}}
     pq.write_table(pa.table(columns), tmp_path / "f.parquet", row_group_size=5_000_000)
     assert (tmp_path / "f.parquet").stat().st_size > 250_000_000
-    checked_peak(DATASET, tmp_path / "f.parquet", tmp_path, threads, spare=32 << 20)
+    checked_peak(DATASET, tmp_path / "f.parquet", tmp_path, keys, threads, spare=32 << 20)
 
 
 READ = """
