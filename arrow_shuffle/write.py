@@ -300,18 +300,19 @@ def write_shuffles(
 
     Parameters
     ----------
+    source, columns, filter, for_spark, num_map_tasks, spark
+        As for :func:`write_shuffle`.
     targets
         What to write; each has its own path. All are checked before any row is read; one with mode
-        ``ignore`` at whose path a shuffle is, is left out. Rows of all have the same types: those
-        of which one would be stored as Spark has it and another not are refused.
+        ``ignore`` at whose path a shuffle is, is left out. Each column has one type in all: a
+        target that would store it in another, as an append to types that Spark lacks may, is
+        refused.
 
         Each target has a sort buffer, and their memory adds up: where options are given, that of
         ``sort_buffer_bytes``; targets without options share the memory of one write, so that each
         has the default over the number of targets. Threads are shared: there are as many as of the
         target with the most. The receipts say how much the sort buffers take together.
         Ranges without bounds take a sample for each target.
-    source, columns, filter, for_spark, num_map_tasks, spark
-        As for :func:`write_shuffle`.
 
     Returns
     -------
