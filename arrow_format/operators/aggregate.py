@@ -6,6 +6,7 @@ large one block by block where the functions allow it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from arrow_format.operators.aggregation_plan import AggregationPlan
     from arrow_format.operators.inputs import Input
+    from arrow_format.read.chunk_plan import Piece
 
 
 GROUP_BYTES = 100
@@ -38,6 +40,7 @@ def aggregate_range(
     shuffle: Input,
     plan: AggregationPlan,
     subpartitions: Sequence[int] | None = None,
+    piece: Piece | None = None,
     *,
     group_bytes: int | None = None,
 ) -> Generator[pa.RecordBatch]:
@@ -50,7 +53,8 @@ def aggregate_range(
     allow) are aggregated together. A larger subpartition is read in several passes, each of some of
     its groups, where a function needs whole groups (a list, a set, distinct values, a standard
     deviation) or the results take more memory. A group that has half of the rows is kept in memory
-    nevertheless.
+    nevertheless. Of a ``piece`` of one subpartition, the values kept of each group are yielded, for
+    :class:`GroupsOfPieces`.
 
     Raises ArithmeticOverflowError where a result is out of the range of its type, and OptionError
     where the shuffle is restricted by partial results of combined rows.
@@ -64,15 +68,18 @@ def aggregate_range(
         aggregation.function in IN_ORDER for aggregation in plan.aggregations
     )
 
+    if piece is not None:
+        rows, weights = (-(-each // piece.of) for each in (rows, weights))
     weights = np.maximum(weights, GROUP_BYTES * rows)
     origin = within.start
     for first, end in group_adjacent(weights, group_bytes, subpartitions, origin=origin):
         num_rows = int(rows[first - origin : end - origin].sum())
         for table in aggregate_in_passes(
-            batches_again(shuffle, [(first, end)], plan.columns, ordered=is_ordered),
+            batches_again(shuffle, [(first, end)], plan.columns, ordered=is_ordered, piece=piece),
             plan,
             block_bytes=2 * group_bytes,
             num_rows=num_rows,
+            finishes=piece is None,
         ):
             batches = table.to_batches()
             del table
@@ -86,12 +93,15 @@ def aggregate_in_passes(
     *,
     block_bytes: int,
     num_rows: int,
+    finishes: bool = True,
 ) -> Iterator[pa.Table]:
     """Aggregate rows, in several passes where they or the results take more than ``block_bytes``.
 
     ``read`` yields about ``num_rows`` rows with the columns of the plan; it is called for each
-    pass.
+    pass. Unless it ``finishes``, what is kept of each group is yielded, by passes in an order that
+    the rows decide.
     """
+    result = _Groups.finished if finishes else _Groups.kept
     if not plan.can_merge:
         passes = in_passes(
             read, plan.keys, max_bytes=block_bytes, row_bytes=GROUP_BYTES, num_rows=num_rows
@@ -99,7 +109,7 @@ def aggregate_in_passes(
         for _, batches in passes:
             groups = _Groups(plan, batches)
             del batches
-            yield groups.finished()
+            yield result(groups)
             del groups
         return
     waiting = [HashPass(tuple(plan.keys))]
@@ -108,7 +118,7 @@ def aggregate_in_passes(
         if isinstance(found, list):
             waiting += found
         else:
-            yield found.finished()
+            yield result(found)
         del found
 
 
@@ -192,6 +202,12 @@ class _Groups:
         batches: list[pa.RecordBatch] = self._plan.keys_of(self.combine()).to_batches()
         return batches
 
+    def kept(self) -> pa.Table:
+        """Return the values kept of each group, with which this is at its end."""
+        table = self.combine() if self._rows or self._table is not None else None
+        self._table = None
+        return self._plan.kept_schema.empty_table() if table is None else table
+
     def finished(self) -> pa.Table:
         """Return the results, one row per group."""
         if not self._rows and self._table is None:
@@ -202,6 +218,28 @@ class _Groups:
         del table
         _release()
         return result
+
+
+@dataclass(frozen=True)
+class GroupsOfPieces:
+    """Makes the results of a subpartition of what was kept of the groups of its pieces."""
+
+    plan: AggregationPlan
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of what is kept."""
+        return self.plan.kept_schema
+
+    def merged(self, kept: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
+        """Return what is kept of several pieces, in their order, as that of one."""
+        batches: list[pa.RecordBatch] = self.plan.merge(pa.Table.from_batches(kept)).to_batches()
+        return batches
+
+    def finished(self, kept: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
+        """Return the results, one row per group; raises as :func:`aggregate_range`."""
+        batches: list[pa.RecordBatch] = self.plan.finish(pa.Table.from_batches(kept)).to_batches()
+        return batches
 
 
 def _release() -> None:

@@ -105,6 +105,8 @@ class Method:
     steps: tuple[Partial, ...]
     merges: tuple[Partial, ...] | None = None
     """One per step: merges its values of parts of a group. None: a group is needed whole."""
+    of_pieces: tuple[Partial, ...] | None = None
+    """The same, of a few large parts, where to merge many small ones would take too long."""
     finish: Callable[..., Column] = _unchanged
     """Makes the result of the values kept; raises :class:`DoesNotFitError`."""
     nullable: bool = True
@@ -313,7 +315,22 @@ def _count_distinct(type_: pa.DataType, options: Options) -> Method:
 
 def _collect_list(type_: pa.DataType, _: Options) -> Method:
     step = Partial("list", _numbered_values, partial(_values_of_lists, _list_of(type_)))
-    return Method((step,), nullable=False)
+    pieces = Partial("list", _numbered, partial(_joined_lists, _list_of(type_)))
+    return Method((step,), of_pieces=(pieces,), nullable=False)
+
+
+def _numbered(column: Column) -> Column:
+    return pa.chunked_array([to_arrow(np.arange(len(column)))])
+
+
+def _joined_lists(type_: pa.DataType, lists: Column, column: Column) -> Column:
+    """Return the values of lists, one after the other, for lists of their row numbers."""
+    joined = lists.combine_chunks()
+    parts = _values_at(pa.chunked_array([joined.flatten()]), column).combine_chunks()
+    before = np.append(0, np.cumsum(to_numpy(pc.list_value_length(parts)), dtype=np.int64))
+    ends = np.append(0, np.cumsum(to_numpy(pc.list_value_length(joined))))
+    offsets = to_arrow(before[ends].astype(np.int32))
+    return pa.chunked_array([pa.ListArray.from_arrays(offsets, parts.flatten(), type=type_)])
 
 
 def _numbered_values(column: Column) -> Column:
@@ -401,7 +418,7 @@ def _mergeable(
     # PyArrow's options may demand a number of values, which a part of a group cannot know.
     has_options = any(step.options is not None for step in steps)
     merges = None if has_options else tuple(map(Partial, merged_by))
-    return Method(tuple(steps), merges, finish, nullable)
+    return Method(tuple(steps), merges, finish=finish, nullable=nullable)
 
 
 def _not_taken(function: str, type_: pa.DataType, taken: str) -> SchemaError:

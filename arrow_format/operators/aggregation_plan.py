@@ -103,6 +103,26 @@ class AggregationPlan:
         """Whether values kept of parts of a group can be merged into those of the whole group."""
         return all(aggregation.method.merges is not None for aggregation in self.aggregations)
 
+    @property
+    def whole_groups(self) -> tuple[str, ...]:
+        """Aggregations that need all rows of a group together, also where it has a few pieces."""
+        methods = {str(each): each.method for each in self.aggregations}
+        return tuple(
+            name for name, each in methods.items() if (each.merges or each.of_pieces) is None
+        )
+
+    @property
+    def kept_schema(self) -> pa.Schema:
+        """Of the values that :meth:`group` keeps."""
+        arguments = {
+            name: type_
+            for aggregation in self.aggregations
+            for name, type_ in zip(aggregation.columns, aggregation.types, strict=True)
+        }
+        keys = {field.name: field.type for field in self.schema}
+        row = {name: pa.nulls(1, arguments.get(name, keys.get(name))) for name in self.columns}
+        return self.group(pa.table(row)).schema
+
     def group(self, rows: pa.Table) -> pa.Table:
         """Return the values kept of each group: one row per group, in no particular order.
 
@@ -118,8 +138,12 @@ class AggregationPlan:
         return _grouped(keys, steps)
 
     def merge(self, groups: pa.Table) -> pa.Table:
-        """Merge several rows per group into one; only where :attr:`can_merge`."""
-        merges = [step for each in self.aggregations for step in each.method.merges or ()]
+        """Merge several rows per group, in order, into one; only where :attr:`can_merge`.
+
+        Of a few pieces also where no aggregation is of :attr:`whole_groups`.
+        """
+        methods = [aggregation.method for aggregation in self.aggregations]
+        merges = [step for each in methods for step in each.merges or each.of_pieces or ()]
         columns = groups.columns
         keys, values = columns[: len(self.keys)], columns[len(self.keys) :]
         return _grouped(keys, [(s, [v]) for s, v in zip(merges, values, strict=True)])

@@ -25,8 +25,8 @@ from arrow_format.keys.co_partitioning import (
 )
 from arrow_format.keys.partitioner import HashPartitioner
 from arrow_format.keys.sort_keys import check_sort_by
-from arrow_format.operators.aggregate import aggregate_range
-from arrow_format.operators.aggregate_functions import COMPARING, OF_ROWS
+from arrow_format.operators.aggregate import GroupsOfPieces, aggregate_range
+from arrow_format.operators.aggregate_functions import COMPARING, IN_ORDER, OF_ROWS
 from arrow_format.operators.aggregation_plan import (
     AggregationPlan,
     plan_aggregation,
@@ -95,6 +95,8 @@ class RunSettings:
     """Whether each row that is read is checked to be where the partitioner says."""
     num_tasks: Callable[[], int] | None = None
     """Returns how many tasks run at a time; None where no one has said where it runs."""
+    joins_pieces: bool = False
+    """Whether results of the pieces of a subpartition are made one where they come together."""
     num_subpartitions: int | None = None
     """By which shuffles are read, a divisor of what each has; by their own number when None."""
 
@@ -159,7 +161,7 @@ class Description(ABC):
     def as_input(self, at: RunSettings) -> InputSlice:
         """Return its rows as those that another reads; raises as :meth:`bind`."""
         self.check_runs()
-        plan = self.bind(at)
+        plan = self.bind(replace(at, joins_pieces=False))
         options = plan.inputs[0].options if at.memory is None else at.memory
         return InputSlice(Computed(plan, options, spark_fields(plan)), None, plan.subpartitions)
 
@@ -543,6 +545,9 @@ class Aggregated(Description):
                 _refuse_collated(given.rows, planned.columns, f"aggregation {planned}")
         refuse_partial_filter(given.rows)
         given = given.pruned(plan.columns)
+        why_whole = "a group is made by one task where results are written, and in Spark"
+        if plan.whole_groups:
+            why_whole = f"{plan.whole_groups[0]} needs the rows of a group together"
         return TaskPlan(
             "aggregation",
             (given.rows,),
@@ -552,7 +557,10 @@ class Aggregated(Description):
             candidates=given.rows.candidates(),
             columns=(plan.columns,),
             details=plan,
-            why_whole="a group is aggregated by one task",
+            cuts=(0,) if at.joins_pieces and not plan.whole_groups else (),
+            of_pieces=GroupsOfPieces(plan),
+            why_whole=why_whole,
+            in_order=any(each.function in IN_ORDER for each in plan.aggregations),
         )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+from collections.abc import Generator
 from concurrent.futures import (
     BrokenExecutor,
     CancelledError,
@@ -22,7 +23,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from threading import Event
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -39,18 +40,21 @@ from arrow_format.options import MIN_SHARE_BYTES, READING_BYTES, ReadOptions, Wr
 from arrow_format.storage.scratch import ScratchDirectory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from arrow_format.jobs.job import ShuffleJob
     from arrow_format.jobs.receipt import ShuffleReceipt
     from arrow_format.model import MapStatus
     from arrow_format.operators.description import Description
     from arrow_format.operators.into import Into, PlacedRows
-    from arrow_format.operators.task_plan import GroupResults, TaskPlan
+    from arrow_format.operators.task_plan import GroupResults, OfPieces, TaskPlan
     from arrow_format.read.rows import Rows
     from arrow_format.storage.protocol import Storage
 
 T = TypeVar("T")
+
+Numbered: TypeAlias = "tuple[int, pa.RecordBatch]"
+"""A batch with the number of the task that made it."""
 
 TARGET_PARTITION_BYTES = 16 << 20
 """Bytes on disk that a task reads, where the user does not say: results of a task wait for those
@@ -141,18 +145,18 @@ def read_here(
 
     Raises OptionError and SchemaError where it does not fit the shuffles.
     """
-    workers, plan = _bound(description, executor, time_zone)
+    workers, plan = _bound(description, executor, time_zone, joins_pieces=True)
     results = plan.in_groups(target_partition_bytes=_target(target_partition_bytes))
     is_pool = isinstance(workers.executor, ProcessPoolExecutor)
     tasks = (_ProcessBatches if is_pool else _ThreadBatches)(workers, plan, results)
-    batches: InOrder[pa.RecordBatch] = InOrder(
+    batches: InOrder[Numbered] = InOrder(
         tasks,
         len(results.groups),
         max_tasks=workers.number,
         max_bytes=workers.waiting_bytes,
         step_bytes=tasks.step_bytes,
     )
-    return BatchReader(plan.schema, batches)
+    return BatchReader(plan.schema, _Joined(batches, results, workers.waiting_bytes))
 
 
 def write_here(
@@ -200,12 +204,16 @@ def planned_here(
     target_partition_bytes: int | None = None,
 ) -> tuple[TaskPlan, GroupResults]:
     """Return what tasks of this process do, and the groups that each of them works on."""
-    _, plan = _bound(description, None, time_zone)
+    _, plan = _bound(description, None, time_zone, joins_pieces=True)
     return plan, plan.in_groups(target_partition_bytes=_target(target_partition_bytes))
 
 
 def _bound(
-    description: Description, executor: Executor | None, time_zone: str | None
+    description: Description,
+    executor: Executor | None,
+    time_zone: str | None,
+    *,
+    joins_pieces: bool = False,
 ) -> tuple[Capacity, TaskPlan]:
     """Return what runs the tasks of a description, and what they do.
 
@@ -225,6 +233,7 @@ def _bound(
         SparkSettings(time_zone),
         memory=workers.share.shared_by(description.num_inputs),
         num_tasks=lambda: workers.number,
+        joins_pieces=joins_pieces,
     )
     description.check_runs()
     return workers, description.bind(at)
@@ -311,6 +320,62 @@ def _shut_down(found: str) -> ClosedError:
     return ClosedError(f"{found}: keep the executor open until all results are read")
 
 
+class _Joined:
+    """Batches of tasks in their order; of the pieces of a subpartition, the results they make.
+
+    What pieces keep of a subpartition has at most ``max_bytes``, about: where it is more, as of
+    many groups, its results are made again, by one task that takes them in passes.
+    """
+
+    def __init__(self, numbered: InOrder[Numbered], results: GroupResults, max_bytes: int) -> None:
+        self._numbered = numbered
+        self._results = results
+        self._max_bytes = max_bytes
+        self._following: Numbered | None = None
+        self._made: Iterator[pa.RecordBatch] = iter(())
+
+    def __iter__(self) -> _Joined:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        of_pieces, groups = self._results.of_pieces, self._results.groups
+        while (made := next(self._made, None)) is None:
+            number, batch = self._following or next(self._numbered)
+            self._following = None
+            if of_pieces is None or groups[number].piece is None:
+                return batch
+            self._made = self._of_pieces(of_pieces, number, batch)
+        return made
+
+    def _of_pieces(
+        self, of_pieces: OfPieces, first: int, batch: pa.RecordBatch
+    ) -> Iterator[pa.RecordBatch]:
+        kept, num_bytes, limit = [batch], batch.nbytes, self._max_bytes
+        ranges = self._results.groups[first].ranges
+        for number, following in self._numbered:
+            if self._results.groups[number].ranges != ranges:
+                self._following = number, following
+                break
+            if kept:
+                kept.append(following)
+                num_bytes += following.nbytes
+            if num_bytes > limit:
+                kept = [*of_pieces.merged(kept)]
+                num_bytes = sum(each.nbytes for each in kept)
+                limit = max(self._max_bytes, 2 * num_bytes)
+                if num_bytes > self._max_bytes:
+                    kept, num_bytes = [], 0
+        if kept:
+            return iter(of_pieces.finished(of_pieces.merged(kept)))
+        return self._results.of_whole(first)
+
+    def close(self) -> None:
+        """Stop all tasks."""
+        if isinstance(self._made, Generator):
+            self._made.close()
+        self._numbered.close()
+
+
 class _ThreadBatches(_Pool):
     """Tasks in threads, whose batches stay where they are."""
 
@@ -319,15 +384,16 @@ class _ThreadBatches(_Pool):
         self._results = results
         self.step_bytes = min(STEP_BYTES, workers.waiting_bytes // (2 * workers.number))
 
-    def start(self, number: int) -> Future[Step[pa.RecordBatch]]:
+    def start(self, number: int) -> Future[Step[Numbered]]:
         """Begin to read a group."""
-        return self.submit(_Part(self._results.batches(number), self.stopped, self.step_bytes))
+        batches = self._results.batches(number)
+        return self.submit(_Part(number, batches, self.stopped, self.step_bytes))
 
-    def go_on(self, rest: _Part) -> Future[Step[pa.RecordBatch]]:
+    def go_on(self, rest: _Part) -> Future[Step[Numbered]]:
         """Read on."""
         return self.submit(rest)
 
-    def taken(self, _number: int, future: Future[Step[pa.RecordBatch]]) -> Step[pa.RecordBatch]:
+    def taken(self, _number: int, future: Future[Step[Numbered]]) -> Step[Numbered]:
         """Return what was read."""
         return self.result(future)
 
@@ -335,16 +401,23 @@ class _ThreadBatches(_Pool):
 class _Part:
     """The results of a group, made a bounded part at a time."""
 
-    def __init__(self, batches: Generator[pa.RecordBatch], stopped: Event, step_bytes: int) -> None:
+    def __init__(
+        self,
+        number: int,
+        batches: Generator[pa.RecordBatch],
+        stopped: Event,
+        step_bytes: int,
+    ) -> None:
+        self._number = number
         self._batches = batches
         self._stopped = stopped
         self._step_bytes = step_bytes
 
-    def __call__(self) -> Step[pa.RecordBatch]:
-        made: list[tuple[pa.RecordBatch, int]] = []
+    def __call__(self) -> Step[Numbered]:
+        made: list[tuple[Numbered, int]] = []
         num_bytes = 0
         for batch in self._batches:
-            made.append((batch, batch.nbytes))
+            made.append(((self._number, batch), batch.nbytes))
             num_bytes += batch.nbytes
             if self._stopped.is_set():
                 self.close()
@@ -366,7 +439,7 @@ class _ProcessBatches(_Pool):
     def __init__(self, workers: Capacity, plan: TaskPlan, results: GroupResults) -> None:
         super().__init__(workers, plan)
         self._sent = _pickled(results)
-        self._schema = results.schema
+        self._schema_of = results.schema_of
         self._scratch: ScratchDirectory | None = None
 
     def start(self, number: int) -> Future[list[int]]:
@@ -380,7 +453,7 @@ class _ProcessBatches(_Pool):
         """Never called: a task has one step."""
         raise AssertionError(rest)
 
-    def taken(self, number: int, future: Future[list[int]]) -> Step[pa.RecordBatch]:
+    def taken(self, number: int, future: Future[list[int]]) -> Step[Numbered]:
         """Map the results into memory; the file goes with the last of them."""
         sizes = self.result(future)
         if not sizes or self._scratch is None:
@@ -389,7 +462,11 @@ class _ProcessBatches(_Pool):
         self._scratch.storage.delete(str(number))
         offsets = accumulate(sizes, initial=0)
         buffers = reader.get_ranges(list(zip(offsets, sizes, strict=False)))
-        return Step([(pa.ipc.read_record_batch(each, self._schema), each.size) for each in buffers])
+        schema = self._schema_of(number)
+        batches = [pa.ipc.read_record_batch(each, schema) for each in buffers]
+        return Step(
+            [((number, one), each.size) for one, each in zip(batches, buffers, strict=True)]
+        )
 
     def stop(self, *, wait: bool) -> None:
         """Remove the files, by which processes know that no reader waits."""

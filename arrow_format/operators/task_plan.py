@@ -7,7 +7,7 @@ results of each task.
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol
 
@@ -76,6 +76,20 @@ class Operand(Partitioned, Protocol):
         """Estimate the rows of each subpartition, and their bytes in Arrow."""
 
 
+class OfPieces(Protocol):
+    """Makes the results of a subpartition of those of its pieces."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the results of a piece."""
+
+    def merged(self, kept: Sequence[pa.RecordBatch]) -> Sequence[pa.RecordBatch]:
+        """Return results of several pieces, in their order, as those of one."""
+
+    def finished(self, kept: Sequence[pa.RecordBatch]) -> Sequence[pa.RecordBatch]:
+        """Return the results of the subpartition, of those of all pieces as one."""
+
+
 @dataclass(frozen=True)
 class TaskPlan:
     """What is done with the subpartitions of shuffles, checked; tasks are made of it."""
@@ -109,6 +123,8 @@ class TaskPlan:
     cuts: tuple[int, ...] = ()
     """The inputs, by number, of which a subpartition may be read in pieces, by several tasks: of
     one of them at a time, whose rows are in the results once. None where that changes results."""
+    of_pieces: OfPieces | None = None
+    """Makes results of those of pieces; None where these are results already."""
     why_whole: str = ""
     """Why no subpartition is read in pieces, where :attr:`cuts` has none."""
     in_order: bool = False
@@ -179,7 +195,7 @@ class TaskPlan:
                 groups += shards_of(((one, one + 1),), pieces[one])
             elif len(between):
                 groups += map(Shard, balanced_groups(weights, max_bytes, between))
-        return GroupResults(tuple(groups), self.work, self.schema, pieces)
+        return GroupResults(tuple(groups), self.work, self.schema, pieces, self.of_pieces)
 
     def _num_pieces(self, subpartition: int, weight: int, max_bytes: int) -> int:
         """Return by how many tasks a hot subpartition is read, each a piece of it.
@@ -231,6 +247,18 @@ class GroupResults:
     hot: Mapping[int, int] = field(default_factory=dict)
     """Subpartitions much heavier than others, and than what a task should read, and by how many
     tasks each is read."""
+    of_pieces: OfPieces | None = None
+    """Makes results of those of the pieces of a subpartition; None where these are results."""
+
+    def schema_of(self, number: int) -> pa.Schema:
+        """Return the schema of what a task yields."""
+        is_part = self.of_pieces is not None and self.groups[number].piece is not None
+        return self.of_pieces.schema if self.of_pieces and is_part else self.schema
+
+    def of_whole(self, number: int) -> Generator[pa.RecordBatch]:
+        """Yield the results of a subpartition by one task, of which that one is a piece."""
+        whole = replace(self, groups=(Shard(self.groups[number].ranges),), of_pieces=None)
+        return whole.batches(0)
 
     def __call__(self, number: int) -> Generator[Result]:
         """Yield the results of a group, as they fit the schema."""
@@ -238,12 +266,13 @@ class GroupResults:
         subpartitions: Sequence[int] = range(*ranges[0])
         if len(ranges) > 1:
             subpartitions = [number for first, end in ranges for number in range(first, end)]
+        schema = self.schema_of(number)
         # Closed when no more is taken, and not when Python collects garbage.
         pieces = () if piece is None else (piece,)
         with closing(self.work(subpartitions, *pieces)) as results:
             for origin, batch in results:
                 if batch.num_rows:
-                    yield origin, conform(batch, self.schema)
+                    yield origin, conform(batch, schema)
 
     def batches(self, number: int) -> Generator[pa.RecordBatch]:
         """Yield the results of a group in batches worth handing over."""

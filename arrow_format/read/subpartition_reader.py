@@ -307,8 +307,10 @@ class SortMergeSubpartitionReader:
                 if (files is None or files[version_file.order])
                 and (one := self._kept_of(version_file))
             ]
-            shares = self._shares(kept)
-            kept = [one for one in kept if one.file.order in shares]
+            shares: Mapping[int, tuple[float, float]] = {}
+            if self._piece is not None:
+                shares = _shares(self._piece, kept)
+                kept = [one for one in kept if one.file.order in shares]
             windows = self._indexes.parts_of(
                 self._version,
                 ((one.file.output, one.file.file, one.ranges, one.compared) for one in kept),
@@ -329,20 +331,9 @@ class SortMergeSubpartitionReader:
                 reader = ChunkReader(index, self._decoders.of(stored), wanted=wanted, order=order)
                 if one.file.file.mask.num_rows > one.file.file.num_rows:  # many chunks have no row
                     chunks = filter(reader.num_rows_left, chunks)
-                chunks = chunks_within(chunks, shares[order])
+                if shares:
+                    chunks = chunks_within(chunks, shares[order])
                 yield reader, self._wanted(reader, chunks)
-
-    def _shares(self, kept: Sequence[_Kept]) -> dict[int, tuple[float, float]]:
-        """Return the part of each file, by its number, that is in the piece, if it has one."""
-        orders = [one.file.order for one in kept]
-        if self._piece is None:
-            return dict.fromkeys(orders, (0.0, 1.0))
-        shares = self._piece.shares([max(one.file.file.data_bytes, 1) for one in kept])
-        return {
-            order: share
-            for order, share in zip(orders, shares, strict=True)
-            if share[0] < 1 and share[1] > 0
-        }
 
     def _wanted(self, reader: ChunkReader, chunks: Iterable[ChunkRead]) -> Iterable[ChunkRead]:
         """Return chunks with what is fetched of them: what is decoded, and what is checked."""
@@ -551,6 +542,16 @@ class SortMergeSubpartitionReader:
                     yield rows
                     del rows
                 first_row += num_rows
+
+
+def _shares(piece: Piece, kept: Sequence[_Kept]) -> dict[int, tuple[float, float]]:
+    """Return the part of each file, by its number, that is in a piece, if it has one."""
+    shares = piece.shares([max(one.file.file.data_bytes, 1) for one in kept])
+    return {
+        one.file.order: share
+        for one, share in zip(kept, shares, strict=True)
+        if share[0] < 1 and share[1] > 0
+    }
 
 
 def _passing(

@@ -1,4 +1,4 @@
-"""A key that has half of the rows: the longest task of a join against the mean, in pieces or not.
+"""A key that has half of the rows: the longest task against the mean, in pieces or not.
 
 Rows of ``lineitem``, of which every other one has the key 0 in place of its supplier, by that key,
 merged to one region of each subpartition; the hot subpartition is read in 8 pieces. They are joined
@@ -25,6 +25,7 @@ from integration.bench.rounds import check_rows
 from integration.programs.datasets import lineitem
 
 if TYPE_CHECKING:
+    from arrow_shuffle import Operation
     from integration.bench.rounds import Settings
 
 COLUMNS = ("l_suppkey", "l_extendedprice", "l_quantity", "l_shipdate")
@@ -34,7 +35,7 @@ LONGEST, MEAN, ALL = "longest task", "mean task", "all tasks"
 
 
 def run(settings: Settings) -> Part:
-    """Measure the tasks of an inner and of a left join."""
+    """Measure the tasks of joins, and of an aggregation that is read in this process."""
     settings.report("making the input")
     (n,) = settings.numbers
     part = Part("hot", f"One key has half of lineitem SF {settings.scale:g}, n = {n}, one region")
@@ -51,29 +52,41 @@ def run(settings: Settings) -> Part:
         always = arrow_shuffle.MergePolicy(rewrite="always")
         arrow_shuffle.open_shuffle(settings.scratch / name).merge("subpartition", policy=always)
     part.notes.append("each task alone in one process, processor time of its best round")
-    for how in ("inner", "left"):
-        _join(settings, part, how, rows.num_rows)
-    return part
-
-
-def _join(settings: Settings, part: Part, how: str, num_rows: int) -> None:
     left, right = (
         arrow_shuffle.open_shuffle(settings.scratch / name) for name in ("rows", "suppliers")
     )
-    plan = left.join(right, how=how)._description.bind(ANY_PLACE)  # type: ignore[arg-type]
-    target = max(left.subpartition_bytes.to_pylist()) // NUM_PIECES + 1
-    case = f"{how} join"
+    _measure(settings, part, "inner join", left.join(right), left)
+    _measure(settings, part, "left join", left.join(right, how="left"), left)
+    kept = {
+        "rows": ("*", "count"),
+        "price": ("l_extendedprice", "sum"),
+        "day": ("l_shipdate", "last"),
+    }
+    _measure(settings, part, "aggregate", left.aggregate("l_suppkey", kept), left)
+    return part
+
+
+def _measure(
+    settings: Settings, part: Part, case: str, asked: Operation, rows: arrow_shuffle.Shuffle
+) -> None:
+    plan = asked._description.bind(replace(ANY_PLACE, joins_pieces=True))
+    target = max(rows.subpartition_bytes.to_pylist()) // NUM_PIECES + 1
+    made = asked.read(target_partition_bytes=target).read_all()
+    if case == "aggregate":
+        check_rows(sum(made["rows"].to_pylist()), rows.num_rows)
+    else:
+        check_rows(made.num_rows, rows.num_rows)
     found: dict[str, list[list[float]]] = {CUT: [], WHOLE: []}
     for number in range(settings.repeat + 1):
         for label, tasks in ((CUT, plan), (WHOLE, replace(plan, cuts=()))):
             settings.report(f"hot, {case}, round {number}: {label}")
             results = tasks.in_groups(target_partition_bytes=target)
-            seconds, num_joined = [], 0
+            seconds = []
             for task in range(len(results.groups)):
                 started = time.process_time()
-                num_joined += sum(batch.num_rows for batch in results.batches(task))
+                for batch in results.batches(task):
+                    del batch  # before the next is made
                 seconds.append(time.process_time() - started)
-            check_rows(num_joined, num_rows)
             if number:
                 found[label].append(seconds)
     best = {label: [*map(min, zip(*rounds, strict=True))] for label, rounds in found.items()}

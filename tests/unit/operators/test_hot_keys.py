@@ -1,6 +1,7 @@
 """A key that has half of the rows: its subpartition is read in pieces, and no row comes twice."""
 
 import multiprocessing
+import threading
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
@@ -8,9 +9,13 @@ from dataclasses import replace
 import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
+from arrow_format.errors import OptionError, SchemaError
+from arrow_format.operators.aggregate_functions import ALL_FUNCTIONS
 from arrow_format.operators.description import ANY_PLACE
+from arrow_format.operators.local_run import Capacity
 from arrow_format.operators.task_plan import GroupResults, TaskPlan
 from arrow_format.read.chunk_plan import Piece
 from arrow_format.read.estimates import Shard
@@ -271,3 +276,186 @@ def test_equal_subpartitions_are_not_cut(sides):
     assert not planned(without.join(without.select("k"), on="k"), target=1).hot
     alone = sides["hot"].select(subpartitions=sides["hot"].subpartition_of(k=0))
     assert len(pieces_of(alone.join(without, on="k"))) > 2
+
+
+ALL_KINDS = {
+    "rows": ("*", "count"), "n": ("v", "count"), "total": ("v", "sum"), "mean": ("v", "avg"),
+    "least": ("v", "min"), "most": ("v", "max"), "first": ("v", "first"), "last": ("v", "last"),
+    "known": ("w", "first", pc.ScalarAggregateOptions(skip_nulls=True)),
+    "list": ("v", "collect_list"), "text": ("t", "collect_list"),
+    "other": ("w", "array_agg"), "any": ("is_even", "any"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """Rows of a hot key and of others, with a column that is null in its first half."""
+    rng = np.random.default_rng(7)
+    table = rows("v", 0, rng)
+    numbers = table["v"].to_numpy()
+    nulls = (np.arange(ROWS) < ROWS // 2) | (rng.random(ROWS) < 0.3)
+    table = table.append_column("w", pa.array(numbers, mask=nulls))
+    table = table.append_column("t", pa.array(numbers).cast(pa.string()))
+    table = table.append_column("is_even", pa.array(numbers % 2 == 0))
+    return merged(tmp_path_factory.mktemp("measured") / "s", table)
+
+
+def by_key(table):
+    return {row.pop("k"): row for row in table.to_pylist()}
+
+
+def modelled(shuffle):
+    """What is to be found of each key, in the order of the shuffle."""
+    groups = {}
+    for row in shuffle.to_table().to_pylist():
+        groups.setdefault(row["k"], []).append(row)
+    found = {}
+    for key, group in groups.items():
+        values = [row["v"] for row in group]
+        known = [row["w"] for row in group if row["w"] is not None]
+        found[key] = {
+            "rows": len(group), "n": len(group), "total": sum(values),
+            "mean": sum(values) / len(values), "least": min(values), "most": max(values),
+            "first": values[0], "last": values[-1], "known": known[0] if known else None,
+            "list": values, "text": [str(value) for value in values], "other": known,
+            "any": any(value % 2 == 0 for value in values),
+        }  # fmt: skip
+    return found
+
+
+def joined_here(asked, target=TARGET):
+    plan = asked._description.bind(replace(ANY_PLACE, joins_pieces=True))
+    return plan.in_groups(target_partition_bytes=target)
+
+
+@pytest.mark.parametrize("in_processes", [False, True], ids=["threads", "processes"])
+def test_groups_of_pieces_are_made_one_in_the_order_of_the_shuffle(measured, in_processes):
+    asked = measured.aggregate("k", ALL_KINDS)
+    assert len([shard for shard in joined_here(asked).groups if shard.piece]) > 4
+    spawned = {"mp_context": multiprocessing.get_context("forkserver")} if in_processes else {}
+    pool = ProcessPoolExecutor if in_processes else ThreadPoolExecutor
+    with pool(3, **spawned) as executor:
+        table = asked.read(executor=executor, target_partition_bytes=TARGET).read_all()
+    assert table.schema == asked.schema
+    assert len(by_key(table)) == table.num_rows
+    assert by_key(table) == modelled(measured)
+
+
+def test_many_groups_of_pieces_are_made_again_by_one_task(measured, monkeypatch):
+    """What pieces keep of them would take more than there is."""
+    whole = []
+    of_whole = GroupResults.of_whole
+    monkeypatch.setattr(
+        GroupResults,
+        "of_whole",
+        lambda self, number: whole.append(number) or of_whole(self, number),
+    )
+    asked = measured.aggregate(["k", "v"], {"n": ("*", "count")})
+    rows_read = asked.read(target_partition_bytes=TARGET).read_all()
+    assert not whole
+    assert len([shard for shard in joined_here(asked).groups if shard.piece]) > 4
+    monkeypatch.setattr(Capacity, "waiting_bytes", 50_000)
+    again = asked.read(target_partition_bytes=TARGET).read_all()
+    assert len(whole) == 1
+    assert counted(again) == counted(rows_read)
+    assert again.num_rows == ROWS
+    assert set(again["n"].to_pylist()) == {1}
+    # Few groups are merged as they come.
+    few = measured.aggregate("k", {"n": ("*", "count")})
+    monkeypatch.setattr(Capacity, "waiting_bytes", 40_000)
+    counts = few.read(target_partition_bytes=TARGET).read_all()
+    assert len(whole) == 1
+    assert sum(counts["n"].to_pylist()) == ROWS
+
+
+def test_aggregations_that_are_not_cut_say_so(measured, tmp_path):
+    spread = measured.aggregate("k", {"s": ("v", "stddev"), "n": ("*", "count")})
+    assert not [shard for shard in joined_here(spread).groups if shard.piece]
+    plan = spread._description.bind(replace(ANY_PLACE, joins_pieces=True))
+    assert plan.why_whole == "stddev(v) needs the rows of a group together"
+    counts = measured.aggregate("k", {"n": ("*", "count")})
+    (note,) = notes(counts)
+    assert note.endswith(
+        "in one: a group is made by one task where results are written, and in Spark"
+    )
+    assert not pieces_of(counts)
+    model = {key: row["n"] for key, row in modelled(measured).items()}
+    counts.write(tmp_path / "out", target_partition_bytes=TARGET, options=FAST)
+    in_spark = made(counts, spark=SessionInProcess())
+    again = counts.aggregate("k", {"n": ("n", "sum")})
+    read = again.read(target_partition_bytes=TARGET).read_all()
+    for table in (open_shuffle(tmp_path / "out").to_table(), in_spark, read):
+        found = zip(table["k"].to_pylist(), table["n"].to_pylist(), strict=True)
+        assert dict(found) == model
+
+
+def test_the_order_of_sorted_runs_is_that_of_one_task(tmp_path):
+    table = rows("v", 0, np.random.default_rng(9))
+    shuffle = written(tmp_path, table, "k", n=N, options=SMALL, sort_by="v")
+    shuffle.append(table, options=SMALL)
+    shuffle = shuffle.newest()
+    in_order = shuffle.aggregate("k", {"l": ("v", "collect_list")})
+    assert not [shard for shard in joined_here(in_order).groups if shard.piece]
+    sums = shuffle.aggregate("k", {"s": ("v", "sum")})
+    assert len([shard for shard in joined_here(sums).groups if shard.piece]) > 4
+    found = by_key(in_order.read(target_partition_bytes=TARGET).read_all())
+    totals = by_key(sums.read(target_partition_bytes=TARGET).read_all())
+    for key, row in found.items():
+        assert row["l"] == sorted(row["l"])
+        assert totals[key]["s"] == sum(row["l"])
+
+
+TYPES = {
+    "i8": pa.int8(), "i32": pa.int32(), "i64": pa.int64(), "f32": pa.float32(), "f64": pa.float64(),
+    "d": pa.decimal128(12, 2), "wide": pa.decimal128(30, 4), "b": pa.bool_(), "day": pa.date32(),
+    "at": pa.timestamp("us", "UTC"), "s": pa.string(), "x": pa.binary(), "none": pa.null(),
+    "list": pa.list_(pa.int32()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_all_functions_of_all_types_give_what_one_task_does(tmp_path, name):
+    """Of numbers that floats add exactly, with nulls."""
+    rng = np.random.default_rng(3)
+    signs = rng.choice([1, -1], ROWS)
+    given = pa.array(np.where(signs < 0, 1, 0) if name in ("b", "day", "at") else signs, pa.int32())
+    if name == "none":
+        column = pa.nulls(ROWS)
+    elif name == "list":
+        column = pa.array([[sign] for sign in signs.tolist()], TYPES[name])
+    elif name in ("day", "d"):
+        column = given.cast(TYPES[name])
+    elif name in ("s", "x"):
+        column = given.cast(pa.string()).cast(TYPES[name])
+    else:
+        column = given.cast(pa.int64()).cast(TYPES[name])
+    valid = pa.array(rng.random(ROWS) < 0.8)
+    column = pc.if_else(valid, column, pa.nulls(ROWS, column.type))
+    keys = rows("v", 0, rng)["k"]
+    padding = rng.integers(0, 1 << 60, ROWS)  # so that there is something to cut
+    shuffle = merged(tmp_path, pa.table({"k": keys, "c": column, "p": padding}))
+    asked = {"rows": ("*", "count")}
+    for function in ALL_FUNCTIONS:
+        try:
+            one = shuffle.aggregate("k", {function: ("c", function)})
+        except (OptionError, SchemaError):
+            continue
+        if not one._plan.details.whole_groups:
+            asked[function] = "c", function
+    assert {"count", "first", "last", "collect_list"} <= {*asked}
+    cut, whole = (shuffle.aggregate("k", asked) for _ in range(2))
+    assert len([shard for shard in joined_here(cut).groups if shard.piece]) > 4
+    found = cut.read(target_partition_bytes=TARGET).read_all()
+    results = planned(whole)
+    batches = [batch for number in range(len(results.groups)) for batch in results.batches(number)]
+    expected = pa.Table.from_batches(batches)
+    assert found.schema == expected.schema
+    assert by_key(found) == by_key(expected)
+
+
+def test_a_reader_that_stops_within_pieces_stops_the_tasks(measured):
+    before = threading.active_count()
+    reader = measured.aggregate("k", ALL_KINDS).read(target_partition_bytes=TARGET)
+    next(iter(reader))
+    reader.close()
+    assert threading.active_count() <= before
