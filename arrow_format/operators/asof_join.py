@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from arrow_format.operators.asof_match import TimeRule
     from arrow_format.operators.asof_plan import AsOfPlan, AsOfSide
     from arrow_format.operators.inputs import Input
+    from arrow_format.read.chunk_plan import Piece
 
 
 ROW_BYTES = 80
@@ -48,6 +49,7 @@ def join_asof(
     rights: Sequence[Input],
     plan: AsOfPlan,
     subpartitions: Sequence[int] | None = None,
+    piece: Piece | None = None,
     *,
     group_bytes: int | None = None,
 ) -> Generator[pa.RecordBatch]:
@@ -56,7 +58,8 @@ def join_asof(
     Rows of a subpartition come in their order. Adjacent subpartitions, of which the left and the
     largest right have up to ``group_bytes`` raw bytes together (by default what the options of all
     allow), are joined together; one of more is joined some rows of the left at a time, and for each
-    part the rights are read again. ``subpartitions`` ascend; None means all.
+    part the rights are read again. ``subpartitions`` ascend; None means all. Of one it may be a
+    ``piece`` of the left.
     """
     if group_bytes is None:
         group_bytes = sum(each.options.working_set_bytes for each in (left, *rights))
@@ -72,7 +75,9 @@ def join_asof(
     weights = own + reduce(np.maximum, [side.weights for side in sides], np.zeros_like(own))
     most_rows = int(group_bytes // 2 * num_rows.sum() // max(own.sum(), 1))
     for group in group_adjacent(weights, group_bytes, subpartitions, origin=within.start):
-        batches = batches_again(left, [group], plan.left_columns, ordered=bool(left.sort_by))
+        batches = batches_again(
+            left, [group], plan.left_columns, ordered=bool(left.sort_by), piece=piece
+        )
         for block in rebatched(batches(), min_rows=max(most_rows, 1), max_bytes=group_bytes // 4):
             yield from _joined(block, [side.found(block, group) for side in sides], plan)
             del block  # before the next is read

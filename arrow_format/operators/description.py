@@ -461,6 +461,8 @@ class JoinedAsOf(Description):
             details=plan,
             declared=self.declared if self.then is not None else None,
             calls_function=self.then is not None,
+            cuts=(0,),
+            in_order=True,
             pruned=partial(self._pruned, given, plan) if self.then is None else None,
         )
 
@@ -477,7 +479,7 @@ def _check_then(then: Then | None, schema: pa.Schema | None) -> None:
 
 
 def _with_then(
-    join: Callable[[Sequence[int]], Generator[pa.RecordBatch]],
+    join: Callable[..., Generator[pa.RecordBatch]],
     joined: pa.Schema,
     then: Then | None,
     schema: pa.Schema | None,

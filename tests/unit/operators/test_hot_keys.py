@@ -459,3 +459,18 @@ def test_a_reader_that_stops_within_pieces_stops_the_tasks(measured):
     next(iter(reader))
     reader.close()
     assert threading.active_count() <= before
+
+
+@pytest.mark.parametrize("sort_by", [(), ("k", "v")])
+def test_labels_of_a_hot_key_are_joined_as_of_their_time_in_pieces(sides, tmp_path, sort_by):
+    labels = sides["hot"]
+    if sort_by:
+        labels = merged(tmp_path / "sorted", labels.to_table(), sort_by=sort_by)
+    times = {"w": np.arange(0, ROWS, 7), "k": np.zeros(-(-ROWS // 7), np.int64)}
+    features = written(tmp_path / "features", pa.table(times), "k", n=N)
+    joined = labels.join(features, how="asof", time=("v", "w"))
+    assert len(pieces_of(joined)) > 2
+    found = joined.read(target_partition_bytes=TARGET).read_all()
+    assert found.select(["k", "v"]) == labels.read(columns=["k", "v"]).read_all()
+    values = zip(*(found[name].to_pylist() for name in ("k", "v", "w")), strict=True)
+    assert all(w == (v // 7 * 7 if k == 0 else None) for k, v, w in values)
