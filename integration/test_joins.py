@@ -116,7 +116,7 @@ def tpch(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[
     return {name: directory / name for name in ("lineitem", "orders")}
 
 
-@guarantee("joins")
+@guarantee("any n")
 @pytest.mark.parametrize("how", ["left", "full", "semi"])
 def test_shuffles_of_several_numbers_join_as_in_spark(
     spark: SparkSession,
@@ -142,7 +142,7 @@ def test_shuffles_of_several_numbers_join_as_in_spark(
         sides[0].join(sides[2], how=how).to_spark(spark)
 
 
-@guarantee("joins")
+@guarantee("pieces")
 @pytest.mark.parametrize("how", ["left", "anti", "inner"])
 def test_a_hot_key_is_joined_in_pieces(
     spark: SparkSession, tmp_path: Path, how: Literal["left", "anti", "inner"]

@@ -149,14 +149,16 @@ def read_here(
     results = plan.in_groups(target_partition_bytes=_target(target_partition_bytes))
     is_pool = isinstance(workers.executor, ProcessPoolExecutor)
     tasks = (_ProcessBatches if is_pool else _ThreadBatches)(workers, plan, results)
+    # What waits, and what was made of pieces and is not a result yet, share the memory of results.
+    waiting_bytes = workers.waiting_bytes // (1 if results.of_pieces is None else 2)
     batches: InOrder[Numbered] = InOrder(
         tasks,
         len(results.groups),
         max_tasks=workers.number,
-        max_bytes=workers.waiting_bytes,
+        max_bytes=waiting_bytes,
         step_bytes=tasks.step_bytes,
     )
-    return BatchReader(plan.schema, _Joined(batches, results, workers.waiting_bytes))
+    return BatchReader(plan.schema, _Joined(batches, results, waiting_bytes))
 
 
 def write_here(

@@ -195,7 +195,8 @@ class TaskPlan:
                 groups += shards_of(((one, one + 1),), pieces[one])
             elif len(between):
                 groups += map(Shard, balanced_groups(weights, max_bytes, between))
-        return GroupResults(tuple(groups), self.work, self.schema, pieces, self.of_pieces)
+        of_pieces = self.of_pieces if len(cut) else None
+        return GroupResults(tuple(groups), self.work, self.schema, pieces, of_pieces)
 
     def _num_pieces(self, subpartition: int, weight: int, max_bytes: int) -> int:
         """Return by how many tasks a hot subpartition is read, each a piece of it.

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from arrow_shuffle import MergePolicy, open_shuffle
 from arrow_shuffle.operation import Rows
 from tests.support.exhaustive import examples
+from tests.support.guarantees import guarantee
 from tests.support.operations import written
 from tests.support.small_shuffles import FAST
 
@@ -78,6 +79,7 @@ def one_task():
         yield pool
 
 
+@guarantee("any n")
 @settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
     max_examples=examples(25, 300),

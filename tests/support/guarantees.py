@@ -89,6 +89,14 @@ GUARANTEES: dict[str, dict[str, str]] = {
             "before any task runs"
         ),
         "joins": "Joins inside the tasks give what Spark's SQL gives",
+        "any n": (
+            "Hashed shuffles of any numbers of subpartitions, and what operations make of them, "
+            "are joined, grouped and mapped as if they had one number"
+        ),
+        "pieces": (
+            "A subpartition that is read in pieces has each row in one of them: joins, chains and "
+            "aggregations give what one task does, and its rows are in the order of the shuffle"
+        ),
         "aggregations": (
             "Aggregations inside the tasks give the values and types of Spark's SQL under Spark's "
             "names: overflow is an error, NaN is the largest number (doubles up to rounding; the "

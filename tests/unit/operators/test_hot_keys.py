@@ -20,6 +20,7 @@ from arrow_format.operators.task_plan import GroupResults, TaskPlan
 from arrow_format.read.chunk_plan import Piece
 from arrow_format.read.estimates import Shard
 from arrow_shuffle import BroadcastPartitioner, MergePolicy, WriteOptions, open_shuffle
+from tests.support.guarantees import guarantee
 from tests.support.operations import made, written
 from tests.support.session_in_process import SessionInProcess
 from tests.support.small_shuffles import FAST
@@ -104,6 +105,7 @@ def counted(table):
     return Counter(zip(*columns, strict=True))
 
 
+@guarantee("pieces")
 @pytest.mark.parametrize("how", KINDS)
 @pytest.mark.parametrize("other", ["other", "without"])
 @pytest.mark.parametrize("is_left", [True, False], ids=["hot left", "hot right"])
@@ -144,6 +146,7 @@ def test_pieces_stand_in_the_place_of_their_subpartition(sides):
     assert own == [Shard(((hot, hot + 1),), Piece(i, len(own))) for i in range(len(own))]
 
 
+@guarantee("pieces")
 def test_rows_come_in_the_order_of_the_shuffle(sides, tmp_path):
     shuffle = sides["hot"]
     selected = shuffle.select("k", "v")
@@ -328,6 +331,7 @@ def joined_here(asked, target=TARGET):
     return plan.in_groups(target_partition_bytes=target)
 
 
+@guarantee("pieces")
 @pytest.mark.parametrize("in_processes", [False, True], ids=["threads", "processes"])
 def test_groups_of_pieces_are_made_one_in_the_order_of_the_shuffle(measured, in_processes):
     asked = measured.aggregate("k", ALL_KINDS)
@@ -339,6 +343,8 @@ def test_groups_of_pieces_are_made_one_in_the_order_of_the_shuffle(measured, in_
     assert table.schema == asked.schema
     assert len(by_key(table)) == table.num_rows
     assert by_key(table) == modelled(measured)
+    distinct = measured.aggregate("k").read(target_partition_bytes=TARGET).read_all()
+    assert Counter(distinct["k"].to_pylist()) == Counter(by_key(table).keys())
 
 
 def test_many_groups_of_pieces_are_made_again_by_one_task(measured, monkeypatch):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from arrow_format.read.chunk_plan import Piece
 from arrow_shuffle import MergePolicy, WriteOptions, open_shuffle
 from tests.support.exhaustive import examples
+from tests.support.guarantees import guarantee
 from tests.support.operations import written
 
 SMALL = WriteOptions(sync=False, chunk_bytes=4096, sort_buffer_bytes=1 << 20)
@@ -38,6 +39,7 @@ def rows_of(runs, column="v"):
     return [value for run in runs for value in run.batch[column].to_pylist()]
 
 
+@guarantee("pieces")
 @settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
     max_examples=examples(25, 300),
