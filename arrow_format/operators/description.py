@@ -462,6 +462,10 @@ class JoinedAsOf(Description):
             declared=self.declared if self.then is not None else None,
             calls_function=self.then is not None,
             cuts=(0,),
+            why_whole=(
+                "of an as-of join the left is cut, and has little there, or rows of several sorted "
+                "runs, which are put in order together"
+            ),
             in_order=True,
             pruned=partial(self._pruned, given, plan) if self.then is None else None,
         )
