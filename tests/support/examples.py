@@ -56,6 +56,8 @@ SHUFFLES = {
     ),
     "people": ("id", pa.table({"id": [17, 18], "name": ["Ann", "Bob"]})),
     "visits": ("item", VISITS),
+    "labels": ("item", VISITS.select(["item", "at"]).append_column("sold", pa.array([1, 0, 1]))),
+    "balances": ("item", VISITS.select(["item", "at"]).append_column("left", pa.array([5, 4, 9]))),
     "prices": ("item", pa.table({"item": [1, 2], "price": [3.0, 4.0]})),
     "page_views": ("user", VISITS),
     "views": ("user", VISITS),
