@@ -14,6 +14,7 @@ from tests.support.guarantees import guarantee
 from tests.support.operations import written
 
 SMALL = WriteOptions(sync=False, chunk_bytes=4096, sort_buffer_bytes=1 << 20)
+FILTERS = [None, "v < 90", "v > 500", "k = 0", "k IN (1, 2) OR k = 5"]
 SOME = st.lists(
     st.tuples(st.integers(0, 3), st.integers(1, 900), st.booleans()), min_size=1, max_size=5
 )
@@ -47,7 +48,7 @@ def rows_of(runs, column="v"):
 )
 @given(
     SOME, st.integers(1, 9), st.sampled_from([None, "map_output", "subpartition"]), st.booleans(),
-    st.booleans(), st.sampled_from([1, 2, 6]), st.sampled_from([None, "v < 90", "v > 500"]),
+    st.booleans(), st.sampled_from([1, 2, 6]), st.sampled_from(FILTERS),
 )  # fmt: skip
 def test_pieces_one_after_the_other_are_the_subpartition(
     tmp_path_factory, outputs, of, merge_by, is_sorted, deletes, n, filter
