@@ -176,13 +176,13 @@ SINCE_AGAINST_APPLY = Target(at_least=10)
 """Speed of the same in Spark, against ``applyInPandas`` of all groups of a bucketed table."""
 
 ASOF_AGAINST_PARQUET = Target(at_least=8)
-"""Speed of a training set as of a time, against Spark's ways from Parquet."""
+"""Processor time of Spark's ways from Parquet to a training set, against ours."""
 
 ASOF_AGAINST_BUCKETED = Target(at_least=5)
-"""The same, against Spark's ways from bucketed, sorted tables."""
+"""The same, of Spark's ways from bucketed, sorted tables."""
 
 ASOF_AGAINST_DUCKDB = Target(at_least=1.5)
-"""The same in one process, against DuckDB's ``ASOF JOIN`` from Parquet."""
+"""The same in one process, of DuckDB's ``ASOF JOIN`` from Parquet."""
 
 READ_AFTER_UPSERTS = Target(at_most=1.3)
 """Time of a read of all rows after 30 upserts of 1 %, against the read before."""
