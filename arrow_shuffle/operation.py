@@ -32,12 +32,8 @@ if TYPE_CHECKING:
     from arrow_format.operators.aggregation_plan import Aggregation
     from arrow_format.operators.asof_match import Direction
     from arrow_format.operators.asof_plan import Time, Tolerance
-    from arrow_format.operators.description import (
-        Description,
-        FrameCalls,
-        MappedGroups,
-        Selected,
-    )
+    from arrow_format.operators.described_calls import FrameCalls, MappedGroups
+    from arrow_format.operators.description import Description, Selected
     from arrow_format.operators.explanation import Explanation
     from arrow_format.operators.join_plan import JoinKind
     from arrow_format.options import WriteMode, WriteOptions
@@ -228,7 +224,7 @@ class Rows(ABC):
             A column is missing; keys or times have types that are not compared.
         """
         from arrow_format.operators.asof_plan import time_orders
-        from arrow_format.operators.description import Joined, JoinedAsOf
+        from arrow_format.operators.described_joins import Joined, JoinedAsOf
         from arrow_shuffle.declared_schema import declared
 
         made = None if schema is None else declared(schema)
@@ -305,7 +301,7 @@ class Rows(ABC):
 
         While it is read, ArithmeticOverflowError for a result that exceeds its type.
         """
-        from arrow_format.operators.description import Aggregated
+        from arrow_format.operators.described_calls import Aggregated
 
         return Operation(Aggregated(self._description, _own(by), _own(aggregations)))
 
@@ -385,7 +381,7 @@ class Rows(ABC):
         While it is read: what the function raised, with a note of the group and the path.
         """
         from arrow_format.operators.changed_groups import check_since
-        from arrow_format.operators.description import MappedGroups
+        from arrow_format.operators.described_calls import MappedGroups
         from arrow_format.operators.group_calls import form_of
         from arrow_shuffle.declared_schema import declared
 
@@ -468,7 +464,7 @@ class Rows(ABC):
 
         While it is read: what the function raised, with a note of the subpartition and the path.
         """
-        from arrow_format.operators.description import MappedSubpartitions
+        from arrow_format.operators.described_calls import MappedSubpartitions
         from arrow_shuffle.declared_schema import declared
 
         given: list[object] = list(others) if isinstance(others, list | tuple) else [others]
@@ -667,7 +663,7 @@ class Rows(ABC):
 
         Raises OptionError where the mode is of them alone, or they have another.
         """
-        from arrow_format.operators.description import MappedGroups
+        from arrow_format.operators.described_calls import MappedGroups
 
         asked = self._description
         if isinstance(asked, MappedGroups) and asked.since is not None:
@@ -738,7 +734,7 @@ class Cogroup:
         MissingPackageError
             The function takes frames, and pandas or PySpark is not installed.
         """
-        from arrow_format.operators.description import Cogrouped
+        from arrow_format.operators.described_calls import Cogrouped
         from arrow_format.operators.group_calls import form_of
         from arrow_shuffle.declared_schema import declared
 

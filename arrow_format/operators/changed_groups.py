@@ -24,7 +24,7 @@ from arrow_format.keys.partitioner import (
 )
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.model import Transaction
-from arrow_format.operators.description import MappedGroups, Selected
+from arrow_format.operators.description import Selected
 from arrow_format.operators.groups import group_keys
 from arrow_format.operators.into import Replacing
 from arrow_format.operators.net_changes import changed_keys, distinct_keys
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from arrow_format.log.entry import LogEntry
     from arrow_format.log.reader import LogView
     from arrow_format.log.state import VersionShape
+    from arrow_format.operators.described_calls import MappedGroups
     from arrow_format.operators.description import Description
     from arrow_format.storage.open import Storage
 

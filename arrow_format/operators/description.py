@@ -1,8 +1,9 @@
-"""What is asked of shuffles: selections, joins, aggregations, calls of functions. Pure.
+"""What is asked of shuffles, whatever it is; and selections of rows. Pure.
 
 A description says nothing of where it runs. Bound to what a place decides, the time zone, what text
 means in a filter, the memory, it is a :class:`~arrow_format.operators.task_plan.TaskPlan`, of which
-threads, processes or Spark's tasks make the same rows.
+threads, processes or Spark's tasks make the same rows. Others are in ``described_joins`` and
+``described_calls``.
 """
 
 from __future__ import annotations
@@ -10,73 +11,40 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from functools import partial
 from math import gcd
 from typing import TYPE_CHECKING, Any
 
 from arrow_format.arrays.spark_schema_evolution import renamed_field
-from arrow_format.arrays.stored_types import in_time_zone
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.filters.spark_rules import SPARK_DEFAULTS, SparkSettings, collations
 from arrow_format.keys.co_partitioning import (
-    check_co_partitioned,
     has_broadcast_rows,
     is_broadcast,
 )
 from arrow_format.keys.partitioner import HashPartitioner
-from arrow_format.keys.sort_keys import check_sort_by
-from arrow_format.operators.aggregate import GroupsOfPieces, aggregate_range
-from arrow_format.operators.aggregate_functions import COMPARING, IN_ORDER, OF_ROWS
+from arrow_format.operators.aggregate_functions import OF_ROWS
 from arrow_format.operators.aggregation_plan import (
     AggregationPlan,
-    plan_aggregation,
-    refuse_partial_filter,
 )
-from arrow_format.operators.asof_join import join_asof, reached_by
-from arrow_format.operators.asof_plan import AsOfPlan, plan_asof_join
+from arrow_format.operators.asof_plan import AsOfPlan
 from arrow_format.operators.computed import Computed
-from arrow_format.operators.group_calls import (
-    EachGroup,
-    GroupsForm,
-    OtherSide,
-    TableCall,
-    form_of,
-)
-from arrow_format.operators.groups import group_keys
-from arrow_format.operators.inputs import InputSlice, bound, common_subpartitions
-from arrow_format.operators.join import ThenOfGroup, join_range
-from arrow_format.operators.join_plan import JoinPlan, plan_join
-from arrow_format.operators.subpartition_calls import EachSubpartition
-from arrow_format.operators.task_plan import CALL_BYTES, TaskPlan, WholeGroups
+from arrow_format.operators.inputs import InputSlice, bound
+from arrow_format.operators.join_plan import JoinPlan
+from arrow_format.operators.task_plan import TaskPlan
 from arrow_format.options import check_flag
 from arrow_format.read.chunk_plan import check_subpartitions
 from arrow_format.read.subpartition_reader import select_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-
-    import pyarrow as pa
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
     from arrow_format.filters.keys import Keys
-    from arrow_format.operators.aggregation_plan import Aggregation
-    from arrow_format.operators.asof_match import Direction
-    from arrow_format.operators.asof_plan import TimeOrder
-    from arrow_format.operators.group_calls import GroupCall
     from arrow_format.operators.inputs import Filter, Input
-    from arrow_format.operators.join import Then
     from arrow_format.operators.placement import Result
     from arrow_format.operators.task_plan import Operand
     from arrow_format.options import ReadOptions
     from arrow_format.read.chunk_plan import Piece
     from arrow_format.read.shuffle import Shuffle
-
-    Function = Callable[..., Iterable[pa.RecordBatch]]
-    FrameCalls = Callable[[GroupsForm, "MappedGroups | Cogrouped", "RunSettings", Input], GroupCall]
-    """Makes the calls of a function of pandas frames, which this package does not know."""
-
-AGGREGATION_BYTES = 32 << 20
-"""Memory of a worker that aggregates: measured, the decoded chunks, a block of rows and its groups
-take as much as that where its share is the least."""
 
 
 @dataclass(frozen=True)
@@ -220,13 +188,13 @@ class Selected(Description):
         if self.filter is not None:
             # Of this filter alone: an earlier select may leave out what its own filter is of.
             filter = bound(given.rows, self.filter, at.sql)
-            _check_visible(given, filter.columns)
+            check_visible(given, filter.columns)
             restricted = restricted.where(filter)
         if self.key_values is not None:
             restricted = restricted.where(restricted.bound_keys(self.key_values))
         columns = given.columns
         if self.columns is not None:
-            _check_visible(given, self.columns)
+            check_visible(given, self.columns)
             columns = self.columns
         select_columns(restricted.schema, columns)
         numbers = given.subpartitions
@@ -248,7 +216,7 @@ class Selected(Description):
                 "writing; ask for it in a select of the shuffle, before"
             )
             raise OptionError(msg)
-        _check_visible(given, [self.latest_by])
+        check_visible(given, [self.latest_by])
         return given.rows.latest_by(self.latest_by)
 
     def bind(self, at: RunSettings) -> TaskPlan:
@@ -286,7 +254,7 @@ class SelectedRows:
             del run  # before the next is read
 
 
-def _check_visible(given: InputSlice, names: Sequence[str]) -> None:
+def check_visible(given: InputSlice, names: Sequence[str]) -> None:
     """Raise SchemaError for a column that an earlier selection left out."""
     left = given.names
     for name in names:
@@ -298,484 +266,7 @@ def _check_visible(given: InputSlice, names: Sequence[str]) -> None:
             raise SchemaError(msg)
 
 
-@dataclass(frozen=True, eq=False)
-class Joined(Description):
-    """The join of two descriptions that are co-partitioned."""
-
-    left: Description
-    right: Description
-    on: str | Sequence[str | tuple[str, str]] | None = None
-    how: str = "inner"
-    suffixes: tuple[str, str] | None = None
-    then: Then | None = None
-    schema: pa.Schema | None = None
-    """Of what ``then`` yields."""
-    declared: object = None
-    """The same, as Spark has it; None for what the Arrow schema says."""
-    check: bool = False
-
-    @property
-    def sources(self) -> tuple[Description, ...]:
-        """Both sides."""
-        return self.left, self.right
-
-    def bind(self, at: RunSettings) -> TaskPlan:
-        """Return what tasks do: join the rows."""
-        at = _checked(at, check=self.check)
-        left, right = _by_one_number(self.sources, at)
-        _check_placed(left, right)
-        plan = plan_join(
-            left.rows,
-            right.rows,
-            on=self.on,
-            how=self.how,
-            left_columns=left.columns,
-            right_columns=right.columns,
-            suffixes=self.suffixes,
-        )
-        for number, rows in enumerate((left.rows, right.rows)):
-            _refuse_collated(rows, [pair[number] for pair in plan.keys], "on")
-        _check_then(self.then, self.schema)
-        return self._joining(left, right, plan, at.time_zone)
-
-    def _joining(
-        self, left: InputSlice, right: InputSlice, plan: JoinPlan, time_zone: str | None
-    ) -> TaskPlan:
-        """Return what tasks do; a side that is made has the columns that are joined alone."""
-        numbers = _subpartitions_of_join(left, right, plan)
-        left, right = left.pruned(plan.left_columns), right.pruned(plan.right_columns)
-        join = partial(join_range, left.rows, right.rows, plan)
-        joined = plan.schema(left.rows.schema, right.rows.schema)
-        work, schema = _with_then(
-            join, joined, self.then, self.schema, time_zone, [left.rows, right.rows]
-        )
-        in_right = plan.how == "right" or is_broadcast(left.rows)
-        return TaskPlan(
-            "join",
-            (left.rows, right.rows),
-            work,
-            schema,
-            subpartitions=numbers,
-            candidates=plan.candidates(_candidates(left.rows), _candidates(right.rows)),
-            source=right.rows if in_right else left.rows,
-            names=partial(plan.name_of, of_right=in_right),
-            columns=(plan.left_columns, plan.right_columns),
-            details=plan,
-            declared=self.declared if self.then is not None else None,
-            calls_function=self.then is not None,
-            cuts=plan.cuts,
-            why_whole=plan.why_whole,
-            pruned=partial(self._pruned, left, right, plan) if self.then is None else None,
-        )
-
-    def _pruned(
-        self, left: InputSlice, right: InputSlice, plan: JoinPlan, names: Sequence[str]
-    ) -> TaskPlan:
-        columns = tuple(column for column in plan.columns if column.name in names)
-        return self._joining(left, right, replace(plan, columns=columns), None)
-
-
-@dataclass(frozen=True, eq=False)
-class JoinedAsOf(Description):
-    """Each row of a description, with what others of its key have as of its time."""
-
-    left: Description
-    rights: tuple[Description, ...]
-    orders: tuple[TimeOrder, ...]
-    on: str | Sequence[str | tuple[str, str]] | None = None
-    direction: Direction = "backward"
-    allow_exact_matches: bool = True
-    suffixes: tuple[str, ...] | None = None
-    then: Then | None = None
-    schema: pa.Schema | None = None
-    """Of what ``then`` yields."""
-    declared: object = None
-    """The same, as Spark has it; None for what the Arrow schema says."""
-    check: bool = False
-
-    @property
-    def sources(self) -> tuple[Description, ...]:
-        """The left, and all rights."""
-        return self.left, *self.rights
-
-    def bind(self, at: RunSettings) -> TaskPlan:
-        """Return what tasks do: join the rows."""
-        at = _checked(at, check=self.check)
-        given = _by_one_number(self.sources, at)
-        _check_placed(*given)
-        left, *rights = given
-        plan = plan_asof_join(
-            left.rows,
-            [right.rows for right in rights],
-            self.orders,
-            on=self.on,
-            direction=self.direction,
-            allow_exact_matches=self.allow_exact_matches,
-            left_columns=left.columns,
-            right_columns=[right.columns for right in rights],
-            suffixes=self.suffixes,
-        )
-        for right, side in zip(rights, plan.sides, strict=True):
-            _refuse_collated(left.rows, [a for a, _ in side.keys], "on")
-            _refuse_collated(right.rows, [b for _, b in side.keys], "on")
-            _refuse_collated(right.rows, [] if side.ties is None else [side.ties], "ties")
-        _check_then(self.then, self.schema)
-        return self._joining(given, plan, at.time_zone)
-
-    def _joining(
-        self, given: Sequence[InputSlice], plan: AsOfPlan, time_zone: str | None
-    ) -> TaskPlan:
-        """Return what tasks do; a right of which no column is asked for is not read."""
-        numbers = common_subpartitions(given)
-        left, *rights = given
-        for right in rights:
-            if right.subpartitions is not None and left.subpartitions is None:
-                msg = (
-                    f"subpartitions: {right.rows.path} is restricted to some, and an as-of join "
-                    f"keeps all rows of {left.rows.path}; select the same subpartitions of both"
-                )
-                raise OptionError(msg)
-        if self.then is None:
-            used = [i for i, side in enumerate(plan.sides) if side.columns]
-            rights = [rights[i] for i in used]
-            plan = replace(plan, sides=tuple(plan.sides[i] for i in used))
-        left = left.pruned(plan.left_columns)
-        columns = [side.read_columns for side in plan.sides]
-        rights = [right.pruned(names) for right, names in zip(rights, columns, strict=True)]
-        sides = reached_by(left.rows, [right.rows for right in rights], plan)
-        join = partial(join_asof, left.rows, sides, plan)
-        joined = plan.schema(left.rows.schema, [rows.schema for rows in sides])
-        work, schema = _with_then(
-            join, joined, self.then, self.schema, time_zone, [left.rows, *sides]
-        )
-        return TaskPlan(
-            "as-of join",
-            (left.rows, *sides),
-            work,
-            schema,
-            subpartitions=numbers,
-            candidates=_candidates(left.rows),
-            source=left.rows,
-            names=plan.name_of,
-            columns=(plan.left_columns, *columns),
-            details=plan,
-            declared=self.declared if self.then is not None else None,
-            calls_function=self.then is not None,
-            cuts=(0,),
-            why_whole=(
-                "of an as-of join the left is cut, and has little there, or rows of several sorted "
-                "runs, which are put in order together"
-            ),
-            in_order=True,
-            pruned=partial(self._pruned, given, plan) if self.then is None else None,
-        )
-
-    def _pruned(
-        self, given: Sequence[InputSlice], plan: AsOfPlan, names: Sequence[str]
-    ) -> TaskPlan:
-        return self._joining(given, plan.pruned(names), None)
-
-
-def _check_then(then: Then | None, schema: pa.Schema | None) -> None:
-    if (then is None) != (schema is None):
-        msg = "then and schema: expected both or neither; schema is that of what then yields"
-        raise OptionError(msg)
-
-
-def _with_then(
-    join: Callable[..., Generator[pa.RecordBatch]],
-    joined: pa.Schema,
-    then: Then | None,
-    schema: pa.Schema | None,
-    time_zone: str | None,
-    inputs: Sequence[Input],
-) -> tuple[WholeGroups, pa.Schema]:
-    """Return the work of a join, with the function that reads its rows if there is one."""
-    if then is None or schema is None:
-        return WholeGroups(join), joined
-    if time_zone is not None:
-        joined = in_time_zone(joined, time_zone)
-    paths = " and ".join(rows.path for rows in inputs)
-    return WholeGroups(ThenOfGroup(join, joined, then, schema, paths)), schema
-
-
-def _subpartitions_of_join(
-    left: InputSlice, right: InputSlice, plan: JoinPlan
-) -> Sequence[int] | None:
-    """Return those to join; raises OptionError where one side leaves out rows of the other."""
-    numbers = common_subpartitions([left, right])
-    for side, other, is_left in ((left, right, True), (right, left, False)):
-        if (
-            side.subpartitions is not None
-            and other.subpartitions is None
-            and plan.keeps(left=not is_left)
-            and not is_broadcast(other.rows)
-        ):
-            msg = (
-                f"subpartitions: {side.rows.path} is restricted to some, and a {plan.how} join "
-                f"keeps all rows of {other.rows.path}; select the same subpartitions of both"
-            )
-            raise OptionError(msg)
-    return numbers
-
-
-def _candidates(rows: Input) -> list[int] | None:
-    """Return the subpartitions that can have rows; a broadcast shuffle has them in all."""
-    return None if is_broadcast(rows) else rows.candidates()
-
-
-@dataclass(frozen=True, eq=False)
-class Aggregated(Description):
-    """Groups of rows with equal keys, and values of each."""
-
-    source: Description
-    by: str | Sequence[str]
-    aggregations: Sequence[Aggregation] | Mapping[str, Aggregation | str]
-
-    least_bytes = AGGREGATION_BYTES
-
-    @property
-    def sources(self) -> tuple[Description, ...]:
-        """Whose rows are aggregated."""
-        return (self.source,)
-
-    def bind(self, at: RunSettings) -> TaskPlan:
-        """Return what tasks do: aggregate the rows."""
-        given = self.source.as_input(at)
-        _check_placed(given)
-        plan = plan_aggregation(given.rows, self.by, self.aggregations)
-        _check_visible(given, plan.columns)
-        _refuse_collated(given.rows, plan.keys, "by")
-        for planned in plan.aggregations:
-            if planned.function in COMPARING:
-                _refuse_collated(given.rows, planned.columns, f"aggregation {planned}")
-        refuse_partial_filter(given.rows)
-        given = given.pruned(plan.columns)
-        why_whole = "a group is made by one task where results are written, and in Spark"
-        if plan.whole_groups:
-            why_whole = f"{plan.whole_groups[0]} needs the rows of a group together"
-        return TaskPlan(
-            "aggregation",
-            (given.rows,),
-            WholeGroups(partial(aggregate_range, given.rows, plan)),
-            plan.schema,
-            subpartitions=given.subpartitions,
-            candidates=given.rows.candidates(),
-            columns=(plan.columns,),
-            details=plan,
-            cuts=(0,) if at.joins_pieces and not plan.whole_groups else (),
-            of_pieces=GroupsOfPieces(plan),
-            why_whole=why_whole,
-            in_order=any(each.function in IN_ORDER for each in plan.aggregations),
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class MappedSubpartitions(Description):
-    """What a function yields for each subpartition of one description or several."""
-
-    inputs: tuple[Description, ...]
-    function: Function
-    schema: pa.Schema
-    declared: object = None
-    """The schema as Spark has it; None for what the Arrow schema says."""
-
-    is_call = True
-
-    @property
-    def sources(self) -> tuple[Description, ...]:
-        """Whose rows the function reads."""
-        return self.inputs
-
-    def bind(self, at: RunSettings) -> TaskPlan:
-        """Return what tasks do: call the function."""
-        if not callable(self.function):
-            kind = type(self.function).__name__
-            msg = f"function is {kind}: expected a callable(subpartition, *readers)"
-            raise OptionError(msg)
-        if at.num_subpartitions is not None:
-            paths = ", ".join(dict.fromkeys(each.path for each in self.shuffles))
-            msg = (
-                f"map_subpartitions of {paths} calls its function with the number of each "
-                f"subpartition, and is read by {at.num_subpartitions} of them only once it is "
-                "written: .write(path), and go on with open_shuffle(path)"
-            )
-            raise OptionError(msg)
-        given = _by_one_number(self.inputs, at)
-        if len(given) > 1:
-            _check_placed(*given)
-        check_co_partitioned([each.rows for each in given])
-        given = tuple(each.pruned(each.names) for each in given)
-        return TaskPlan(
-            "map_subpartitions",
-            tuple(each.rows for each in given),
-            EachSubpartition(given, self.function, self.schema, at.time_zone),
-            self.schema,
-            subpartitions=common_subpartitions(given),
-            columns=tuple(each.names for each in given),
-            declared=self.declared,
-            calls_function=True,
-            why_whole="its function takes the rows of a subpartition together",
-            subpartition_bytes=CALL_BYTES,
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class MappedGroups(Description):
-    """What a function returns for each group of rows with equal partition keys."""
-
-    source: Description
-    function: Callable[..., Any]
-    schema: pa.Schema
-    declared: object = None
-    """The schema as Spark has it; None for what the Arrow schema says."""
-    sort_by: Sequence[str | tuple[str, str]] | str | None = ()
-    check: bool = False
-    frame_calls: FrameCalls | None = None
-    since: str | None = None
-    """``last`` for the groups alone that changed since a result was made, ``all`` for all of them;
-    None where the result does not matter."""
-    name: str = ""
-    """Of the function in the log of the result, where that is asked."""
-    keeps_keys: bool = False
-    """Whether each row that the function returns must have the key of its group."""
-
-    is_call = True
-
-    @property
-    def sources(self) -> tuple[Description, ...]:
-        """Whose rows are grouped."""
-        return (self.source,)
-
-    def check_runs(self) -> None:
-        """Raise OptionError where the groups are those that a result needs."""
-        if self.since is not None:
-            msg = (
-                f"since={self.since!r}: which groups are made, the result says; write it: "
-                '.write(path, mode="replace_groups")'
-            )
-            raise OptionError(msg)
-
-    def bind(self, at: RunSettings) -> TaskPlan:
-        """Return what tasks do: call the function."""
-        given = self.source.as_input(_checked(at, check=self.check))
-        _check_placed(given)
-        rows, keys, asked = given.rows, group_keys(given.rows), form_of(self.function)
-        if not given.names:
-            msg = "columns is empty: a frame without columns has no rows; name one"
-            raise OptionError(msg)
-        order = check_sort_by(rows.schema, self.sort_by)
-        _refuse_collated(rows, [name for name, _ in order], "sort_by")
-        form = GroupsForm(
-            path=rows.path,
-            keys=keys,
-            columns=tuple(given.names),
-            takes_key=asked.takes_key,
-            takes_frames=asked.takes == "frames",
-            schema=self.schema,
-        )
-        if asked.takes == "table":
-            call: GroupCall = TableCall(form, self.function)
-        elif self.frame_calls is None:
-            msg = "function takes a frame of pandas: expected one that takes a pyarrow.Table"
-            raise OptionError(msg)
-        else:
-            call = self.frame_calls(form, self, at, rows)
-        names = tuple(dict.fromkeys([*given.names, *keys, *(name for name, _ in order)]))
-        rows = given.pruned(names).rows
-        return TaskPlan(
-            "map_groups",
-            (rows,),
-            EachGroup(rows, names, order, call, at.time_zone, self.keeps_keys),
-            self.schema,
-            subpartitions=given.subpartitions,
-            candidates=rows.candidates(),
-            columns=(names,),
-            declared=self.declared,
-            calls_function=True,
-            why_whole="its function takes the rows of a key together",
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class Cogrouped(Description):
-    """What a function returns for each key, of the rows that two descriptions have of it."""
-
-    left: Description
-    right: Description
-    function: Callable[..., Any]
-    schema: pa.Schema
-    declared: object = None
-    """The schema as Spark has it; None for what the Arrow schema says."""
-    check: bool = False
-    frame_calls: FrameCalls | None = None
-
-    is_call = True
-
-    @property
-    def sources(self) -> tuple[Description, ...]:
-        """Both sides."""
-        return self.left, self.right
-
-    def bind(self, at: RunSettings) -> TaskPlan:
-        """Return what tasks do: call the function."""
-        at = _checked(at, check=self.check)
-        left, right = _by_one_number(self.sources, at)
-        _check_placed(left, right)
-        sides, asked = (left.rows, right.rows), form_of(self.function, 2)
-        keys = [group_keys(rows) for rows in sides]
-        check_co_partitioned(sides)
-        for mine, theirs in zip(*keys, strict=True):
-            types = left.rows.schema.field(mine).type, right.rows.schema.field(theirs).type
-            if types[0] != types[1]:
-                msg = (
-                    f"cogroup: {mine!r} of {left.rows.path} is {types[0]}, {theirs!r} of "
-                    f"{right.rows.path} is {types[1]}: cast one of them before it is written"
-                )
-                raise SchemaError(msg)
-        if not (left.names and right.names):
-            msg = "columns is empty: a frame without columns has no rows; name one"
-            raise OptionError(msg)
-        form = GroupsForm(
-            path=f"{left.rows.path} and {right.rows.path}",
-            keys=keys[0],
-            columns=tuple(left.names),
-            takes_key=asked.takes_key,
-            takes_frames=asked.takes == "frames",
-            schema=self.schema,
-            other_columns=tuple(right.names),
-        )
-        if asked.takes == "table":
-            call: GroupCall = TableCall(form, self.function)
-        elif self.frame_calls is None or asked.takes == "frames":
-            msg = "function of a cogroup: expected one that takes two frames or two pyarrow.Tables"
-            raise OptionError(msg)
-        else:
-            call = self.frame_calls(form, self, at, left.rows)
-        names = [
-            tuple(dict.fromkeys([*side.names, *of]))
-            for side, of in zip((left, right), keys, strict=True)
-        ]
-        numbers = common_subpartitions([left, right])
-        left, right = left.pruned(names[0]), right.pruned(names[1])
-        found = [side.rows.candidates() for side in (left, right)]
-        known = [each for each in found if each is not None]
-        other = OtherSide(right.rows, names[1], keys[1])
-        return TaskPlan(
-            "cogroup",
-            (left.rows, right.rows),
-            EachGroup(left.rows, names[0], (), call, at.time_zone, other=other),
-            self.schema,
-            subpartitions=numbers,
-            candidates=sorted({*known[0], *known[1]}) if len(known) == 2 else None,
-            columns=(names[0], names[1]),
-            declared=self.declared,
-            calls_function=True,
-            why_whole="its function takes the rows of a key together",
-        )
-
-
-def _refuse_collated(rows: Input, columns: Iterable[str], what: str) -> None:
+def refuse_collated(rows: Input, columns: Iterable[str], what: str) -> None:
     """Raise SchemaError for columns of which Spark compares something else than bytes."""
     for path, collation in collations(rows.spark_schema, columns).items():
         msg = (
@@ -786,13 +277,13 @@ def _refuse_collated(rows: Input, columns: Iterable[str], what: str) -> None:
         raise SchemaError(msg)
 
 
-def _checked(at: RunSettings, *, check: bool) -> RunSettings:
+def checked(at: RunSettings, *, check: bool) -> RunSettings:
     """Return settings by which rows are checked, if that is asked for; raises OptionError."""
     check_flag("check", check)
     return replace(at, checks=at.checks or check)
 
 
-def _by_one_number(sources: Sequence[Description], at: RunSettings) -> tuple[InputSlice, ...]:
+def by_one_number(sources: Sequence[Description], at: RunSettings) -> tuple[InputSlice, ...]:
     """Return the rows of sources, read by one number of subpartitions as far as that is possible.
 
     Of hashed shuffles that is the largest which divides all: ``pmod(hash, n)`` modulo a divisor of
@@ -834,7 +325,7 @@ def _by_one_number(sources: Sequence[Description], at: RunSettings) -> tuple[Inp
     )
 
 
-def _check_placed(*inputs: InputSlice) -> None:
+def check_placed(*inputs: InputSlice) -> None:
     """Raise OptionError where the columns of a computed input do not say where its rows are."""
     for given in inputs:
         if isinstance(given.rows, Computed):

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from arrow_format.operators.description import Cogrouped, MappedGroups, RunSettings
+    from arrow_format.operators.described_calls import Cogrouped, MappedGroups
+    from arrow_format.operators.description import RunSettings
     from arrow_format.operators.group_calls import GroupResult
     from arrow_format.operators.groups import GroupBlock
     from arrow_format.operators.inputs import Input

@@ -1,0 +1,261 @@
+"""Joins as they are asked for: of two descriptions by keys, or of labels as of their time. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from arrow_format.arrays.stored_types import in_time_zone
+from arrow_format.errors import OptionError
+from arrow_format.keys.co_partitioning import is_broadcast
+from arrow_format.operators.asof_join import join_asof, reached_by
+from arrow_format.operators.asof_plan import AsOfPlan, plan_asof_join
+from arrow_format.operators.description import (
+    Description,
+    RunSettings,
+    by_one_number,
+    check_placed,
+    checked,
+    refuse_collated,
+)
+from arrow_format.operators.inputs import InputSlice, common_subpartitions
+from arrow_format.operators.join import ThenOfGroup, join_range
+from arrow_format.operators.join_plan import JoinPlan, plan_join
+from arrow_format.operators.task_plan import TaskPlan, WholeGroups
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Sequence
+
+    import pyarrow as pa
+
+    from arrow_format.operators.asof_match import Direction
+    from arrow_format.operators.asof_plan import TimeOrder
+    from arrow_format.operators.inputs import Input
+    from arrow_format.operators.join import Then
+
+
+@dataclass(frozen=True, eq=False)
+class Joined(Description):
+    """The join of two descriptions that are co-partitioned."""
+
+    left: Description
+    right: Description
+    on: str | Sequence[str | tuple[str, str]] | None = None
+    how: str = "inner"
+    suffixes: tuple[str, str] | None = None
+    then: Then | None = None
+    schema: pa.Schema | None = None
+    """Of what ``then`` yields."""
+    declared: object = None
+    """The same, as Spark has it; None for what the Arrow schema says."""
+    check: bool = False
+
+    @property
+    def sources(self) -> tuple[Description, ...]:
+        """Both sides."""
+        return self.left, self.right
+
+    def bind(self, at: RunSettings) -> TaskPlan:
+        """Return what tasks do: join the rows."""
+        at = checked(at, check=self.check)
+        left, right = by_one_number(self.sources, at)
+        check_placed(left, right)
+        plan = plan_join(
+            left.rows,
+            right.rows,
+            on=self.on,
+            how=self.how,
+            left_columns=left.columns,
+            right_columns=right.columns,
+            suffixes=self.suffixes,
+        )
+        for number, rows in enumerate((left.rows, right.rows)):
+            refuse_collated(rows, [pair[number] for pair in plan.keys], "on")
+        _check_then(self.then, self.schema)
+        return self._joining(left, right, plan, at.time_zone)
+
+    def _joining(
+        self, left: InputSlice, right: InputSlice, plan: JoinPlan, time_zone: str | None
+    ) -> TaskPlan:
+        """Return what tasks do; a side that is made has the columns that are joined alone."""
+        numbers = _subpartitions_of_join(left, right, plan)
+        left, right = left.pruned(plan.left_columns), right.pruned(plan.right_columns)
+        join = partial(join_range, left.rows, right.rows, plan)
+        joined = plan.schema(left.rows.schema, right.rows.schema)
+        work, schema = _with_then(
+            join, joined, self.then, self.schema, time_zone, [left.rows, right.rows]
+        )
+        in_right = plan.how == "right" or is_broadcast(left.rows)
+        return TaskPlan(
+            "join",
+            (left.rows, right.rows),
+            work,
+            schema,
+            subpartitions=numbers,
+            candidates=plan.candidates(_candidates(left.rows), _candidates(right.rows)),
+            source=right.rows if in_right else left.rows,
+            names=partial(plan.name_of, of_right=in_right),
+            columns=(plan.left_columns, plan.right_columns),
+            details=plan,
+            declared=self.declared if self.then is not None else None,
+            calls_function=self.then is not None,
+            cuts=plan.cuts,
+            why_whole=plan.why_whole,
+            pruned=partial(self._pruned, left, right, plan) if self.then is None else None,
+        )
+
+    def _pruned(
+        self, left: InputSlice, right: InputSlice, plan: JoinPlan, names: Sequence[str]
+    ) -> TaskPlan:
+        columns = tuple(column for column in plan.columns if column.name in names)
+        return self._joining(left, right, replace(plan, columns=columns), None)
+
+
+@dataclass(frozen=True, eq=False)
+class JoinedAsOf(Description):
+    """Each row of a description, with what others of its key have as of its time."""
+
+    left: Description
+    rights: tuple[Description, ...]
+    orders: tuple[TimeOrder, ...]
+    on: str | Sequence[str | tuple[str, str]] | None = None
+    direction: Direction = "backward"
+    allow_exact_matches: bool = True
+    suffixes: tuple[str, ...] | None = None
+    then: Then | None = None
+    schema: pa.Schema | None = None
+    """Of what ``then`` yields."""
+    declared: object = None
+    """The same, as Spark has it; None for what the Arrow schema says."""
+    check: bool = False
+
+    @property
+    def sources(self) -> tuple[Description, ...]:
+        """The left, and all rights."""
+        return self.left, *self.rights
+
+    def bind(self, at: RunSettings) -> TaskPlan:
+        """Return what tasks do: join the rows."""
+        at = checked(at, check=self.check)
+        given = by_one_number(self.sources, at)
+        check_placed(*given)
+        left, *rights = given
+        plan = plan_asof_join(
+            left.rows,
+            [right.rows for right in rights],
+            self.orders,
+            on=self.on,
+            direction=self.direction,
+            allow_exact_matches=self.allow_exact_matches,
+            left_columns=left.columns,
+            right_columns=[right.columns for right in rights],
+            suffixes=self.suffixes,
+        )
+        for right, side in zip(rights, plan.sides, strict=True):
+            refuse_collated(left.rows, [a for a, _ in side.keys], "on")
+            refuse_collated(right.rows, [b for _, b in side.keys], "on")
+            refuse_collated(right.rows, [] if side.ties is None else [side.ties], "ties")
+        _check_then(self.then, self.schema)
+        return self._joining(given, plan, at.time_zone)
+
+    def _joining(
+        self, given: Sequence[InputSlice], plan: AsOfPlan, time_zone: str | None
+    ) -> TaskPlan:
+        """Return what tasks do; a right of which no column is asked for is not read."""
+        numbers = common_subpartitions(given)
+        left, *rights = given
+        for right in rights:
+            if right.subpartitions is not None and left.subpartitions is None:
+                msg = (
+                    f"subpartitions: {right.rows.path} is restricted to some, and an as-of join "
+                    f"keeps all rows of {left.rows.path}; select the same subpartitions of both"
+                )
+                raise OptionError(msg)
+        if self.then is None:
+            used = [i for i, side in enumerate(plan.sides) if side.columns]
+            rights = [rights[i] for i in used]
+            plan = replace(plan, sides=tuple(plan.sides[i] for i in used))
+        left = left.pruned(plan.left_columns)
+        columns = [side.read_columns for side in plan.sides]
+        rights = [right.pruned(names) for right, names in zip(rights, columns, strict=True)]
+        sides = reached_by(left.rows, [right.rows for right in rights], plan)
+        join = partial(join_asof, left.rows, sides, plan)
+        joined = plan.schema(left.rows.schema, [rows.schema for rows in sides])
+        work, schema = _with_then(
+            join, joined, self.then, self.schema, time_zone, [left.rows, *sides]
+        )
+        return TaskPlan(
+            "as-of join",
+            (left.rows, *sides),
+            work,
+            schema,
+            subpartitions=numbers,
+            candidates=_candidates(left.rows),
+            source=left.rows,
+            names=plan.name_of,
+            columns=(plan.left_columns, *columns),
+            details=plan,
+            declared=self.declared if self.then is not None else None,
+            calls_function=self.then is not None,
+            cuts=(0,),
+            why_whole=(
+                "of an as-of join the left is cut, and has little there, or rows of several sorted "
+                "runs, which are put in order together"
+            ),
+            in_order=True,
+            pruned=partial(self._pruned, given, plan) if self.then is None else None,
+        )
+
+    def _pruned(
+        self, given: Sequence[InputSlice], plan: AsOfPlan, names: Sequence[str]
+    ) -> TaskPlan:
+        return self._joining(given, plan.pruned(names), None)
+
+
+def _check_then(then: Then | None, schema: pa.Schema | None) -> None:
+    if (then is None) != (schema is None):
+        msg = "then and schema: expected both or neither; schema is that of what then yields"
+        raise OptionError(msg)
+
+
+def _with_then(
+    join: Callable[..., Generator[pa.RecordBatch]],
+    joined: pa.Schema,
+    then: Then | None,
+    schema: pa.Schema | None,
+    time_zone: str | None,
+    inputs: Sequence[Input],
+) -> tuple[WholeGroups, pa.Schema]:
+    """Return the work of a join, with the function that reads its rows if there is one."""
+    if then is None or schema is None:
+        return WholeGroups(join), joined
+    if time_zone is not None:
+        joined = in_time_zone(joined, time_zone)
+    paths = " and ".join(rows.path for rows in inputs)
+    return WholeGroups(ThenOfGroup(join, joined, then, schema, paths)), schema
+
+
+def _subpartitions_of_join(
+    left: InputSlice, right: InputSlice, plan: JoinPlan
+) -> Sequence[int] | None:
+    """Return those to join; raises OptionError where one side leaves out rows of the other."""
+    numbers = common_subpartitions([left, right])
+    for side, other, is_left in ((left, right, True), (right, left, False)):
+        if (
+            side.subpartitions is not None
+            and other.subpartitions is None
+            and plan.keeps(left=not is_left)
+            and not is_broadcast(other.rows)
+        ):
+            msg = (
+                f"subpartitions: {side.rows.path} is restricted to some, and a {plan.how} join "
+                f"keeps all rows of {other.rows.path}; select the same subpartitions of both"
+            )
+            raise OptionError(msg)
+    return numbers
+
+
+def _candidates(rows: Input) -> list[int] | None:
+    """Return the subpartitions that can have rows; a broadcast shuffle has them in all."""
+    return None if is_broadcast(rows) else rows.candidates()
