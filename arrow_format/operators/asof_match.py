@@ -173,7 +173,8 @@ def _numbered(left: TimedRows, right: TimedRows) -> tuple[Int64Array, Int64Array
     times: Int64Array = np.concatenate([_codes(rows) for rows in (right, left)])
     least = int(times.min())
     span = int(times.max()) - least + 1
-    if bound * span > _MAX_NUMBER:
+    if bound * span > _MAX_NUMBER or not _ascend(keys[: len(right.time)]):
+        # By first appearance: sorted subpartitions, one behind the other, are in order so.
         keys, bound = encoded(to_arrow(keys))
     if bound * span > _MAX_NUMBER:
         distinct, places = np.unique(times, return_inverse=True)
@@ -207,9 +208,13 @@ def _order(
             ties = take(ties, to_arrow(places))
         codes = order_codes(ties, "descending" if greatest_first else "ascending")
         return sort_permutation(codes, numbers)
-    if bool((numbers[1:] >= numbers[:-1]).all()):
+    if _ascend(numbers):
         return None
     return sort_permutation([numbers])
+
+
+def _ascend(numbers: Int64Array) -> bool:
+    return bool((numbers[1:] >= numbers[:-1]).all())
 
 
 def _apart(times: Values, others: Values) -> Values:
