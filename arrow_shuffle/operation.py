@@ -161,8 +161,8 @@ class Rows(ABC):
         (``direction``), or nulls where there is none. A null in a key or a time matches nothing,
         nor does a time that is NaN. Of rows with one key and one time, ``backward`` and ``nearest``
         take the last in the order of the shuffle, ``forward`` the first; merges keep that order,
-        and a row that an upsert corrected comes later. Columns of the others come without keys
-        and times of the same name.
+        and a row that an upsert corrected comes later, unless further sort keys decide. Columns of
+        the others come without keys and times of the same name.
 
         Parameters
         ----------
@@ -223,7 +223,7 @@ class Rows(ABC):
         SchemaError
             A column is missing; keys or times have types that are not compared.
         """
-        from arrow_format.operators.asof_plan import time_orders
+        from arrow_format.operators.asof_plan import time_requests
         from arrow_format.operators.described_joins import Joined, JoinedAsOf
         from arrow_shuffle.declared_schema import declared
 
@@ -255,7 +255,7 @@ class Rows(ABC):
             JoinedAsOf(
                 self._description,
                 others,
-                time_orders(len(others), time, tolerance, ties),
+                time_requests(len(others), time, tolerance, ties),
                 direction=direction,
                 allow_exact_matches=allow_exact_matches,
                 **asked,
@@ -805,7 +805,7 @@ class Operation(Rows):
         ordered
             Of a selection of a shuffle: whether rows come by ascending subpartition, those of each
             in order; otherwise as they lie in the files, which is faster. Rows of another operation
-            come in the order of tasks, and in none within.
+            come in the order of tasks, and in none within, but for those of an as-of join.
         executor
             What runs the tasks: a ``ThreadPoolExecutor`` or ``ProcessPoolExecutor`` of
             ``concurrent.futures``, which stays open until all is read, and is not shut down. When

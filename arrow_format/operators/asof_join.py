@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,12 +26,13 @@ from arrow_format.keys.co_partitioning import is_broadcast
 from arrow_format.operators.asof_match import TimedRows, matches
 from arrow_format.operators.hash_join import PAIR_BYTES, PAIR_ROWS
 from arrow_format.operators.inputs import batches_again
+from arrow_format.operators.join import MAX_BLOCK_BYTES
 from arrow_format.operators.key_index import NO_ROW
 from arrow_format.read.chunk_plan import extent_of, group_adjacent
 from arrow_format.read.shuffle import Shuffle
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
     from arrow_format.model import Int64Array
     from arrow_format.operators.asof_match import TimeRule
@@ -73,14 +74,35 @@ def join_asof(
     own = num_bytes + num_rows * (ROW_BYTES + added)
     # A broadcast one weighs the same in each.
     weights = own + reduce(np.maximum, [side.weights for side in sides], np.zeros_like(own))
-    most_rows = int(group_bytes // 2 * num_rows.sum() // max(own.sum(), 1))
+    most_rows = group_bytes // 2 * int(num_rows.sum()) // max(int(own.sum()), 1)
     for group in group_adjacent(weights, group_bytes, subpartitions, origin=within.start):
         batches = batches_again(
             left, [group], plan.left_columns, ordered=bool(left.sort_by), piece=piece
         )
         for block in rebatched(batches(), min_rows=max(most_rows, 1), max_bytes=group_bytes // 4):
-            yield from _joined(block, [side.found(block, group) for side in sides], plan)
+            parts = [block]
             del block  # before the next is read
+            while parts:
+                part = parts.pop()
+                found = _found(sides, part, group)
+                if found is not None:
+                    yield from _joined(part, found, plan)
+                    continue
+                half = part.num_rows // 2
+                parts += [part.slice(half), part.slice(0, half)]
+
+
+def _found(
+    sides: Sequence[_Side], block: pa.RecordBatch, group: tuple[int, int]
+) -> list[_Found] | None:
+    """Return what each side has for the rows of a block; None where that is too much for memory."""
+    every = []
+    for side in sides:
+        found = side.found(block, group)
+        if found is None:
+            return None
+        every.append(found)
+    return every
 
 
 @dataclass(frozen=True)
@@ -107,14 +129,18 @@ class _Side:
         """Average bytes of a row."""
         self.weights = num_bytes + ROW_BYTES * num_rows
         """Bytes of each subpartition; of all that are broadcast."""
-        self._block_bytes = group_bytes // 4
+        self._block_bytes = min(group_bytes // 4, MAX_BLOCK_BYTES)
+        self._again: tuple[tuple[int, int], Callable[[], Iterator[Any]]] | None = None
         self._block_rows = max(group_bytes // (2 * (self.row_bytes + ROW_BYTES)), 1)
         # Rows of one key and time come in order where files have them so, or sort keys say it.
         asked = {plan.times[1], *(key for _, key in plan.keys)}
         self._ordered = any(name not in asked for name, _ in rows.sort_by)
 
-    def found(self, block: pa.RecordBatch, group: tuple[int, int]) -> _Found:
-        """Return the rows for those of a block, which is of a group of subpartitions."""
+    def found(self, block: pa.RecordBatch, group: tuple[int, int]) -> _Found | None:
+        """Return the rows for those of a block, which is of a group of subpartitions.
+
+        None where they are too much to be kept, unless the block has one row.
+        """
         plan, schema = self.plan, self._rows.schema_of(self.plan.read_columns)
         lefts = TimedRows(
             [block.column(key) for key, _ in plan.keys],
@@ -127,21 +153,30 @@ class _Side:
         rows = self._within_reach(lefts)
         if rows is None:
             return found
-        ranges = [(0, 1)] if self._is_broadcast else [group]
-        read = batches_again(rows, ranges, plan.read_columns, ordered=self._ordered)
+        read = self._reading(rows, group)
         blocks = rebatched(read(), min_rows=self._block_rows, max_bytes=self._block_bytes)
         for rights in blocks:
-            found = self._of(lefts, found, rights)
-            del rights  # before the next is read
+            kept = take(found.batch, to_arrow(ascending(found.rows[found.rows != NO_ROW])))
+            if kept.nbytes > self._block_bytes and block.num_rows > 1:
+                return None
+            # They stand before those that came later, so that ties are decided as in one block.
+            found = self._of(lefts, joined([kept, rights]) if kept.num_rows else rights)
+            del rights, kept  # before the next is read
         return found
 
-    def _of(self, lefts: TimedRows, found: _Found, rights: pa.RecordBatch) -> _Found:
-        """Return what a block has for rows, and those that were found before it."""
+    def _reading(self, rows: Input, group: tuple[int, int]) -> Callable[[], Iterator[Any]]:
+        """Return what reads the rows of a group; those that are made are made once."""
+        if self._again is not None and self._again[0] == group:
+            return self._again[1]
+        ranges = [(0, 1)] if self._is_broadcast else [group]
+        read = batches_again(rows, ranges, self.plan.read_columns, ordered=self._ordered)
+        if not isinstance(rows, Shuffle):
+            self._again = group, read
+        return read
+
+    def _of(self, lefts: TimedRows, rights: pa.RecordBatch) -> _Found:
+        """Return what some rows of the right have for those of the left."""
         plan = self.plan
-        used = ascending(found.rows[found.rows != NO_ROW])
-        if len(used):
-            # They stand before those that came later, so that ties are decided as in one block.
-            rights = joined([take(found.batch, to_arrow(used)), rights])
         keys = [
             rights.column(key)
             if (column := rights.column(key)).type.equals(asked.type)

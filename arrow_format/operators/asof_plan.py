@@ -43,7 +43,7 @@ _NANOSECONDS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 
 @dataclass(frozen=True, slots=True)
-class TimeOrder:
+class TimeRequest:
     """What is asked of the times of a side; :class:`AsOfPlan` has it with checked values."""
 
     time: Time
@@ -124,12 +124,12 @@ class AsOfPlan:
         return AsOfPlan(left, tuple(replace(side, columns=columns) for side, columns in sides))
 
 
-def time_orders(
+def time_requests(
     num_rights: int,
     time: Time | list[Time] | None,
     tolerance: Tolerance | list[Tolerance] = None,
     ties: str | list[str | None] | None = None,
-) -> tuple[TimeOrder, ...]:
+) -> tuple[TimeRequest, ...]:
     """Return what is asked of the times of each right; a list has a value for each.
 
     Raises OptionError where it has another number of them, or there is no time, or no right.
@@ -150,13 +150,13 @@ def time_orders(
             )
             raise OptionError(msg)
         each.append(values)
-    return tuple(TimeOrder(*values) for values in zip(*each, strict=True))
+    return tuple(TimeRequest(*values) for values in zip(*each, strict=True))
 
 
 def plan_asof_join(
     left: Partitioned,
     rights: Sequence[Partitioned],
-    orders: Sequence[TimeOrder],
+    requests: Sequence[TimeRequest],
     *,
     on: str | Sequence[str | tuple[str, str]] | None = None,
     direction: Direction = "backward",
@@ -181,10 +181,10 @@ def plan_asof_join(
     check_suffixes(suffixes, 1 + len(rights))
     _check_whole_rows(left, is_left=True)
     sides, chosen = [], []
-    for right, order, columns in zip(rights, orders, right_columns, strict=True):
+    for right, request, columns in zip(rights, requests, right_columns, strict=True):
         _check_whole_rows(right, is_left=False)
         keys = _keys(left, right, on)
-        side = _timed(left, right, order, keys, TimeRule(direction, allow_exact_matches))
+        side = _timed(left, right, request, keys, TimeRule(direction, allow_exact_matches))
         shared = [a for a, b in (*keys, side.times) if a == b]
         chosen.append(chosen_columns(right.schema, columns, "right_columns", shared))
         sides.append(side)
@@ -249,20 +249,19 @@ def _are_pairs(pairs: Sequence[object]) -> bool:
 def _timed(
     left: Partitioned,
     right: Partitioned,
-    order: TimeOrder,
+    request: TimeRequest,
     keys: tuple[tuple[str, str], ...],
     rule: TimeRule,
 ) -> AsOfSide:
     """Return a side without its columns; raises as :func:`plan_asof_join`."""
-    time = order.time
+    time = request.time
     times = (time, time) if isinstance(time, str) else time
     if not _are_pairs([times]) or not all(isinstance(name, str) for name in times):
         msg = f"time={time!r}: expected a column, or a pair (left, right) of columns"
         raise OptionError(msg)
     types = []
     for shuffle, name in zip((left, right), times, strict=True):
-        select_columns(shuffle.schema, [name])
-        types.append(shuffle.schema.field(name).type)
+        types.append(_type_of(shuffle, name, "time"))
     compared_as = _compared_as(*types)
     if compared_as is None:
         msg = (
@@ -271,10 +270,10 @@ def _timed(
             "with a sign, or floats, on both sides: cast one before it is written"
         )
         raise SchemaError(msg)
-    if order.ties is not None:
-        _check_ties(right, order.ties)
-    rule = replace(rule, tolerance=_tolerance(order.tolerance, compared_as))
-    return AsOfSide(keys, (times[0], times[1]), compared_as, rule, order.ties, ())
+    if request.ties is not None:
+        _check_ties(right, request.ties)
+    rule = replace(rule, tolerance=_tolerance(request.tolerance, compared_as))
+    return AsOfSide(keys, (times[0], times[1]), compared_as, rule, request.ties, ())
 
 
 def _compared_as(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
@@ -291,12 +290,20 @@ def _compared_as(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
     return pa.date32() if all(map(pt.is_date32, types)) else None
 
 
+def _type_of(shuffle: Partitioned, name: str, what: str) -> pa.DataType:
+    try:
+        select_columns(shuffle.schema, [name])
+    except SchemaError as error:
+        msg = f"{what}, of {shuffle.path}: {error}"
+        raise SchemaError(msg) from error
+    return shuffle.schema.field(name).type
+
+
 def _check_ties(right: Partitioned, name: object) -> None:
     if not isinstance(name, str):
         msg = f"ties={name!r}: expected a column of {right.path}, or None"
         raise OptionError(msg)
-    select_columns(right.schema, [name])
-    type_ = right.schema.field(name).type
+    type_ = _type_of(right, name, "ties")
     if not any(is_ordered(type_) for is_ordered in ORDERED_TYPES):
         msg = f"ties: column {name!r} of {right.path} is {type_}, whose values have no order"
         raise SchemaError(msg)
@@ -310,10 +317,14 @@ def _tolerance(given: Any, type_: pa.DataType) -> float | None:  # noqa: ANN401
         return _duration(given, type_)
     is_whole = pt.is_integer(type_)
     is_number = isinstance(given, Integral if is_whole else Real) and not isinstance(given, bool)
-    if not is_number or given < 0 or not isfinite(given):
+    try:
+        number = (int if is_whole else float)(given) if is_number else -1
+    except OverflowError:
+        number = -1
+    if number < 0 or (not is_whole and not isfinite(number)):
         kind = "a whole number" if is_whole else "a number"
         raise OptionError.of("tolerance", given, f"expected {kind}, 0 or more, as the times are")
-    return int(given) if is_whole else float(given)
+    return number
 
 
 def _duration(given: object, type_: pa.DataType) -> int:

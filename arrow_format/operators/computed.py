@@ -214,8 +214,9 @@ class Computed:
         return None if shared is None else to_arrow(shared)
 
     def is_in_order(self, subpartition: int) -> bool:
-        """Whether pieces have the order of the rows, which have none."""
-        return True
+        """Whether pieces have the order of the rows, if these have any."""
+        inputs = (self.plan.inputs[number] for number in self.plan.cuts)
+        return not self.plan.in_order or all(each.is_in_order(subpartition) for each in inputs)
 
     def again(
         self,

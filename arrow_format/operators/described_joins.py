@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from arrow_format.operators.asof_match import Direction
-    from arrow_format.operators.asof_plan import TimeOrder
+    from arrow_format.operators.asof_plan import TimeRequest
     from arrow_format.operators.inputs import Input
     from arrow_format.operators.join import Then
 
@@ -118,7 +118,7 @@ class JoinedAsOf(Description):
 
     left: Description
     rights: tuple[Description, ...]
-    orders: tuple[TimeOrder, ...]
+    requests: tuple[TimeRequest, ...]
     on: str | Sequence[str | tuple[str, str]] | None = None
     direction: Direction = "backward"
     allow_exact_matches: bool = True
@@ -144,7 +144,7 @@ class JoinedAsOf(Description):
         plan = plan_asof_join(
             left.rows,
             [right.rows for right in rights],
-            self.orders,
+            self.requests,
             on=self.on,
             direction=self.direction,
             allow_exact_matches=self.allow_exact_matches,
@@ -163,19 +163,15 @@ class JoinedAsOf(Description):
         self, given: Sequence[InputSlice], plan: AsOfPlan, time_zone: str | None
     ) -> TaskPlan:
         """Return what tasks do; a right of which no column is asked for is not read."""
-        numbers = common_subpartitions(given)
         left, *rights = given
-        for right in rights:
-            if right.subpartitions is not None and left.subpartitions is None:
-                msg = (
-                    f"subpartitions: {right.rows.path} is restricted to some, and an as-of join "
-                    f"keeps all rows of {left.rows.path}; select the same subpartitions of both"
-                )
-                raise OptionError(msg)
+        pruned = partial(self._pruned, given, plan) if self.then is None else None
         if self.then is None:
             used = [i for i, side in enumerate(plan.sides) if side.columns]
             rights = [rights[i] for i in used]
             plan = replace(plan, sides=tuple(plan.sides[i] for i in used))
+        numbers = common_subpartitions([left, *rights])
+        for right in rights:
+            _refuse_restricted(right, left, "an as-of")
         left = left.pruned(plan.left_columns)
         columns = [side.read_columns for side in plan.sides]
         rights = [right.pruned(names) for right, names in zip(rights, columns, strict=True)]
@@ -204,7 +200,7 @@ class JoinedAsOf(Description):
                 "runs, which are put in order together"
             ),
             in_order=True,
-            pruned=partial(self._pruned, given, plan) if self.then is None else None,
+            pruned=pruned,
         )
 
     def _pruned(
@@ -242,18 +238,23 @@ def _subpartitions_of_join(
     """Return those to join; raises OptionError where one side leaves out rows of the other."""
     numbers = common_subpartitions([left, right])
     for side, other, is_left in ((left, right, True), (right, left, False)):
-        if (
-            side.subpartitions is not None
-            and other.subpartitions is None
-            and plan.keeps(left=not is_left)
-            and not is_broadcast(other.rows)
-        ):
-            msg = (
-                f"subpartitions: {side.rows.path} is restricted to some, and a {plan.how} join "
-                f"keeps all rows of {other.rows.path}; select the same subpartitions of both"
-            )
-            raise OptionError(msg)
+        if plan.keeps(left=not is_left):
+            _refuse_restricted(side, other, f"a {plan.how}")
     return numbers
+
+
+def _refuse_restricted(side: InputSlice, kept: InputSlice, join: str) -> None:
+    """Raise OptionError where a side leaves out rows of one of which all are in the result."""
+    if (
+        side.subpartitions is not None
+        and kept.subpartitions is None
+        and not is_broadcast(kept.rows)
+    ):
+        msg = (
+            f"subpartitions: {side.rows.path} is restricted to some, and {join} join keeps all "
+            f"rows of {kept.rows.path}; select the same subpartitions of both"
+        )
+        raise OptionError(msg)
 
 
 def _candidates(rows: Input) -> list[int] | None:

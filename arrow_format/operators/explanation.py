@@ -7,6 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from arrow_format.keys.co_partitioning import is_broadcast
+from arrow_format.operators.asof_plan import AsOfPlan
 from arrow_format.operators.computed import Computed
 from arrow_format.read.shuffle import Shuffle
 from arrow_format.report import Report
@@ -78,7 +79,7 @@ def explain_plan(
 ) -> Explanation:
     """Return the explanation of a plan; opens the indexes of what it reads, and reads no rows."""
     what = f"{plan.what} of {plan.paths}"
-    notes = (*notes, *_hot(plan, results.hot))
+    notes = (*notes, *_of_any_age(plan), *_hot(plan, results.hot))
     return Explanation(place, what, len(results.groups), tuple(_reads(plan)), reader, notes)
 
 
@@ -91,6 +92,14 @@ def _hot(plan: TaskPlan, hot: Mapping[int, int]) -> Iterator[str]:
         yield f"subpartition {subpartition} is much heavier than others, and read in {how}"
     if len(hot) > MOST_SHOWN:
         yield f"so are {len(hot) - MOST_SHOWN:,} others"
+
+
+def _of_any_age(plan: TaskPlan) -> Iterator[str]:
+    """Say of which sides of an as-of join no row is too old for a label of today."""
+    if isinstance(plan.details, AsOfPlan):
+        for side, rows in zip(plan.details.sides, plan.inputs[1:], strict=True):
+            if side.rule.tolerance is None:
+                yield f"{rows.path}: without a tolerance, rows of any age are read"
 
 
 def _reads(

@@ -189,7 +189,7 @@ def plan_join(
     check_suffixes(suffixes, 2)
     kind = KINDS.get(how.lower().replace("_", "")) if isinstance(how, str) else None
     if kind is None:
-        msg = f"how={how!r}: expected inner, left, right, full, semi or anti"
+        msg = f"how={how!r}: expected inner, left, right, full, semi, anti or asof"
         raise OptionError(msg)
     check_co_partitioned([left, right])
     _check_broadcast(left, right, kind)
@@ -299,9 +299,9 @@ def _key_pairs(
     missing = [pair for pair in needed if pair not in pairs]
     if missing and not (is_broadcast(left) or is_broadcast(right)):
         msg = (
-            f"on={on!r} lacks the partition key(s) {_written(missing)}: rows that agree on the "
-            "others alone lie in different subpartitions. Add them, or join the "
-            "DataFrames of to_spark() in Spark"
+            f"on={on!r} lacks the partition key(s) {_written(missing)} of {left.path} and "
+            f"{right.path}: rows that agree on the others alone lie in different subpartitions. "
+            "Add them, or join the DataFrames of to_spark() in Spark"
         )
         raise OptionError(msg)
     return pairs

@@ -226,7 +226,8 @@ class ChunkReader:
                 continue
             start = self.place(chunk)
             gone = mask.gone(chunk.region, start, start + chunk.end_row - chunk.first_row)
-            found = gone if found is None or gone is None else found | gone
+            if gone is not None:
+                found = gone if found is None else found | gone
         return found
 
     def place(self, chunk: ChunkRead) -> int:

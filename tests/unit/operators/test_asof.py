@@ -9,9 +9,11 @@ import pyarrow as pa
 import pytest
 
 import arrow_shuffle
+from arrow_format.operators.description import ANY_PLACE
 from arrow_format.read.shuffle import open_shuffle as open_stored
 from arrow_shuffle import MergePolicy, open_shuffle
 from arrow_shuffle.errors import OptionError, SchemaError
+from tests.support.memory_pool import counted_pool
 from tests.support.merges import ALWAYS
 from tests.support.operations import made, written
 from tests.support.recording_storage import RecordingStorage
@@ -219,6 +221,13 @@ REFUSED = [
 ]
 
 
+REFUSED += [
+    ({"on": [("k", "v")], "time": "t"}, OptionError, "lacks the partition key.* of .*labels and"),
+    ({"time": ("t", "no")}, SchemaError, "time, of .*features: column 'no'"),
+    ({"ties": "no"}, SchemaError, "ties, of .*features: column 'no'"),
+]
+
+
 @pytest.mark.parametrize(("how", "error", "message"), REFUSED)
 def test_what_does_not_fit_is_refused(labels, features, how, error, message):
     with pytest.raises(error, match=message):
@@ -334,6 +343,12 @@ def test_only_files_within_the_tolerance_are_read(tmp_path):
         (_, planned) = asked.explain().reads[1]
         return found, len(read), planned
 
+    def shown(**how):
+        joined = labels.join(open_shuffle(tmp_path / "f"), how="asof", time="t", **how)
+        return str(joined.explain())
+
+    assert "without a tolerance, rows of any age are read" in shown()
+    assert "any age" not in shown(tolerance=7 * 24)
     week, files, planned = reads(7 * 24)
     assert (week, files) == ([58, 59], 8)
     kept = {step.what: step.kept for step in planned.steps}
@@ -341,3 +356,52 @@ def test_only_files_within_the_tolerance_are_read(tmp_path):
     assert kept["regions"] == 8
     every, files, _ = reads(None)
     assert (every, files) == (week, 60)
+
+
+def test_columns_stay_with_their_side_where_another_has_none(tmp_path, labels):
+    first = written(tmp_path / "f", rows([(1, 5, "F")]), "k")
+    second = written(tmp_path / "g", rows([(1, 5, "G")]).append_column("w", pa.array([7])), "k")
+    joined = labels.join([first.select("k", "t"), second], how="asof", time="t")
+    assert values(joined.select("id", "v"))[:2] == ["G", "G"]
+    assert values(joined.select("id", "w"), "w")[:2] == [7, 7]
+    both = labels.join([first, second], how="asof", time="t", suffixes=("", "_f", "_g"))
+    again = both.select("k", "id", "v_g").join(labels.select("k"), how="semi").select("id", "v_g")
+    assert values(again, "v_g")[:2] == ["G", "G"]
+
+
+def test_a_function_is_called_once_for_each_group(tmp_path, monkeypatch):
+    """However many blocks of labels ask for its rows."""
+    called = []
+
+    def counted(table: pa.Table) -> pa.Table:
+        called.append(table.num_rows)
+        return table
+
+    schema = pa.schema([("k", pa.int64()), ("t", pa.int64()), ("v", pa.int64())])
+    features = pa.table({"k": [1] * 50, "t": range(50), "v": range(50)}, schema)
+    made_rows = written(tmp_path / "f", features, "k").map_groups(counted, schema)
+    asked = pa.table({"k": [1] * 500, "t": [i % 50 for i in range(500)], "id": range(500)})
+    labels = written(tmp_path / "l", asked, "k")
+    joined = labels.join(made_rows, how="asof", time="t")
+    work = joined._description.bind(ANY_PLACE).work.work
+    found = pa.Table.from_batches(work.func(*work.args, range(5), group_bytes=4000))
+    assert found.sort_by("id")["v"].to_pylist() == asked["t"].to_pylist()
+    assert called == [50]
+
+
+def test_few_wide_rows_among_narrow_ones_stay_in_bounds(tmp_path):
+    texts = ["x" * 100_000 if i % 100 == 0 else "" for i in range(20_000)]
+    features = pa.table({"k": [1] * 20_000, "t": range(20_000), "v": texts})
+    written(tmp_path / "f", features, "k", n=1)
+    asked = {"k": [1] * 200, "t": range(0, 20_000, 100), "id": range(200)}
+    labels = written(tmp_path / "l", pa.table(asked), "k", n=1)
+    joined = labels.join(open_shuffle(tmp_path / "f"), how="asof", time="t")
+    work = joined._description.bind(ANY_PLACE).work.work
+    group_bytes = 4 << 20
+    sizes = []
+    with counted_pool() as pool:
+        for batch in work.func(*work.args, range(1), group_bytes=group_bytes):
+            sizes += batch["v"].to_pylist()
+            del batch
+        assert pool.max_memory() < 12 * group_bytes
+    assert sizes == texts[::100]

@@ -480,3 +480,21 @@ def test_labels_of_a_hot_key_are_joined_as_of_their_time_in_pieces(sides, tmp_pa
     assert found.select(["k", "v"]) == labels.read(columns=["k", "v"]).read_all()
     values = zip(*(found[name].to_pylist() for name in ("k", "v", "w")), strict=True)
     assert all(w == (v // 7 * 7 if k == 0 else None) for k, v, w in values)
+
+
+def test_what_goes_on_from_labels_in_order_has_their_order(tmp_path):
+    """Sorted in several regions they are merged as they are read, and not cut."""
+    for start in range(3):
+        values = np.arange(start, ROWS, 3)
+        table = pa.table({"k": np.where(values % 4, 0, values), "v": values})
+        written(
+            tmp_path / "labels", table, "k", n=N, mode="append", sort_by="v", options=SMALL
+        )  # fmt: skip
+    labels = open_shuffle(tmp_path / "labels")
+    times = {"w": np.arange(0, ROWS, 7), "k": np.zeros(-(-ROWS // 7), np.int64)}
+    features = written(tmp_path / "features", pa.table(times), "k", n=N)
+    joined = labels.join(features, how="asof", time=("v", "w"))
+    expected = labels.to_table()["v"]
+    assert joined.read(target_partition_bytes=TARGET).read_all()["v"] == expected
+    selected = joined.select("k", "v", "w").read(target_partition_bytes=TARGET)
+    assert selected.read_all()["v"] == expected

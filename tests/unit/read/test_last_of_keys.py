@@ -333,3 +333,21 @@ def test_small_chunks_and_many_regions(tmp_path, monkeypatch, max_requests):
     assert opened.count_rows() == opened.to_table().num_rows == 20_000 - 2_000
     some = latest.to_table(subpartitions=[3, 4, 9], with_subpartition=True)
     assert set(some["_subpartition"].to_pylist()) == {3, 4, 9}
+
+
+def test_rows_that_an_upsert_replaced_do_not_return(tmp_path):
+    """A chunk of which a mask took all rows has none that is passed over besides."""
+    options = WriteOptions(sync=False, chunk_bytes=4096)
+
+    def rows(ids, rev):
+        keys = [number // 4 for number in ids]
+        return pa.table({"k": keys, "id": ids, "rev": [rev] * len(ids)})
+
+    how = {"keys": "k", "num_subpartitions": 4, "options": options}
+    arrow_shuffle.write_shuffle(rows(range(40_000), 1), tmp_path, unique=["k", "id"], **how)
+    arrow_shuffle.write_shuffle(rows([0, *range(24, 40_000)], 2), tmp_path, mode="upsert", **how)
+    shuffle = arrow_shuffle.open_shuffle(tmp_path)
+    latest = shuffle.latest_by("rev")
+    assert latest.count_rows() == 40_000
+    assert latest.to_table().num_rows == 40_000
+    assert latest.lookup({"k": list(range(100, 400))}).read_all().num_rows == 1200
