@@ -231,6 +231,10 @@ class GroupsOfPieces:
         """Of what is kept."""
         return self.plan.kept_schema
 
+    def num_bytes(self, kept: pa.RecordBatch) -> int:
+        """Return the bytes that what is kept takes where it is merged."""
+        return charged_bytes(kept, GROUP_BYTES)
+
     def merged(self, kept: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
         """Return what is kept of several pieces, in their order, as that of one."""
         batches: list[pa.RecordBatch] = self.plan.merge(pa.Table.from_batches(kept)).to_batches()

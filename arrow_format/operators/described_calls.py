@@ -95,7 +95,7 @@ class Aggregated(Description):
             candidates=given.rows.candidates(),
             columns=(plan.columns,),
             details=plan,
-            cuts=(0,) if at.joins_pieces and not plan.whole_groups else (),
+            cuts=(0,) if at.merges_pieces and not plan.whole_groups else (),
             of_pieces=GroupsOfPieces(plan),
             why_whole=why_whole,
             in_order=any(each.function in IN_ORDER for each in plan.aggregations),

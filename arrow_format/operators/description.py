@@ -63,7 +63,7 @@ class RunSettings:
     """Whether each row that is read is checked to be where the partitioner says."""
     num_tasks: Callable[[], int] | None = None
     """Returns how many tasks run at a time; None where no one has said where it runs."""
-    joins_pieces: bool = False
+    merges_pieces: bool = False
     """Whether results of the pieces of a subpartition are made one where they come together."""
     num_subpartitions: int | None = None
     """By which shuffles are read, a divisor of what each has; by their own number when None."""
@@ -129,7 +129,7 @@ class Description(ABC):
     def as_input(self, at: RunSettings) -> InputSlice:
         """Return its rows as those that another reads; raises as :meth:`bind`."""
         self.check_runs()
-        plan = self.bind(replace(at, joins_pieces=False))
+        plan = self.bind(replace(at, merges_pieces=False))
         options = plan.inputs[0].options if at.memory is None else at.memory
         return InputSlice(Computed(plan, options, spark_fields(plan)), None, plan.subpartitions)
 
@@ -311,7 +311,7 @@ def by_one_number(sources: Sequence[Description], at: RunSettings) -> tuple[Inpu
             raise OptionError(msg)
     if n < least and at.num_tasks is not None and n < (at_a_time := at.num_tasks()):
         msg = (
-            f"subpartitions: {have}, so they could be read together as {n}, by {n} "
+            f"numbers of subpartitions: {have}, so they could be read together as {n}, by {n} "
             f"{'task' if n == 1 else 'tasks'} where {min(least, at_a_time)} run at a time; give "
             f"one of them the number of the other, .rescale({least}), and merge it"
         )

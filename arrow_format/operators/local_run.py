@@ -145,7 +145,7 @@ def read_here(
 
     Raises OptionError and SchemaError where it does not fit the shuffles.
     """
-    workers, plan = _bound(description, executor, time_zone, joins_pieces=True)
+    workers, plan = _bound(description, executor, time_zone, merges_pieces=True)
     results = plan.in_groups(target_partition_bytes=_target(target_partition_bytes))
     is_pool = isinstance(workers.executor, ProcessPoolExecutor)
     tasks = (_ProcessBatches if is_pool else _ThreadBatches)(workers, plan, results)
@@ -158,7 +158,7 @@ def read_here(
         max_bytes=waiting_bytes,
         step_bytes=tasks.step_bytes,
     )
-    return BatchReader(plan.schema, _Joined(batches, results, waiting_bytes))
+    return BatchReader(plan.schema, _MergedPieces(batches, results, waiting_bytes))
 
 
 def write_here(
@@ -206,7 +206,7 @@ def planned_here(
     target_partition_bytes: int | None = None,
 ) -> tuple[TaskPlan, GroupResults]:
     """Return what tasks of this process do, and the groups that each of them works on."""
-    _, plan = _bound(description, None, time_zone, joins_pieces=True)
+    _, plan = _bound(description, None, time_zone, merges_pieces=True)
     return plan, plan.in_groups(target_partition_bytes=_target(target_partition_bytes))
 
 
@@ -215,7 +215,7 @@ def _bound(
     executor: Executor | None,
     time_zone: str | None,
     *,
-    joins_pieces: bool = False,
+    merges_pieces: bool = False,
 ) -> tuple[Capacity, TaskPlan]:
     """Return what runs the tasks of a description, and what they do.
 
@@ -235,7 +235,7 @@ def _bound(
         SparkSettings(time_zone),
         memory=workers.share.shared_by(description.num_inputs),
         num_tasks=lambda: workers.number,
-        joins_pieces=joins_pieces,
+        merges_pieces=merges_pieces,
     )
     description.check_runs()
     return workers, description.bind(at)
@@ -322,11 +322,11 @@ def _shut_down(found: str) -> ClosedError:
     return ClosedError(f"{found}: keep the executor open until all results are read")
 
 
-class _Joined:
+class _MergedPieces:
     """Batches of tasks in their order; of the pieces of a subpartition, the results they make.
 
-    What pieces keep of a subpartition has at most ``max_bytes``, about: where it is more, as of
-    many groups, its results are made again, by one task that takes them in passes.
+    To merge what pieces keep of a subpartition takes at most ``max_bytes``, about. Where that
+    is not enough, as for many groups, its results are made again by one task, in passes.
     """
 
     def __init__(self, numbered: InOrder[Numbered], results: GroupResults, max_bytes: int) -> None:
@@ -336,10 +336,19 @@ class _Joined:
         self._following: Numbered | None = None
         self._made: Iterator[pa.RecordBatch] = iter(())
 
-    def __iter__(self) -> _Joined:
+    def __iter__(self) -> _MergedPieces:
         return self
 
     def __next__(self) -> pa.RecordBatch:
+        try:
+            return self._next()
+        except StopIteration:
+            raise
+        except BaseException:
+            self.close()
+            raise
+
+    def _next(self) -> pa.RecordBatch:
         of_pieces, groups = self._results.of_pieces, self._results.groups
         while (made := next(self._made, None)) is None:
             number, batch = self._following or next(self._numbered)
@@ -352,7 +361,8 @@ class _Joined:
     def _of_pieces(
         self, of_pieces: OfPieces, first: int, batch: pa.RecordBatch
     ) -> Iterator[pa.RecordBatch]:
-        kept, num_bytes, limit = [batch], batch.nbytes, self._max_bytes
+        size, limit = of_pieces.num_bytes, self._max_bytes // 2  # what is read, and what is made
+        kept, num_bytes = [batch], size(batch)
         ranges = self._results.groups[first].ranges
         for number, following in self._numbered:
             if self._results.groups[number].ranges != ranges:
@@ -360,12 +370,11 @@ class _Joined:
                 break
             if kept:
                 kept.append(following)
-                num_bytes += following.nbytes
+                num_bytes += size(following)
             if num_bytes > limit:
                 kept = [*of_pieces.merged(kept)]
-                num_bytes = sum(each.nbytes for each in kept)
-                limit = max(self._max_bytes, 2 * num_bytes)
-                if num_bytes > self._max_bytes:
+                num_bytes = sum(map(size, kept))
+                if 2 * num_bytes > limit:  # each that follows would be merged with all of them
                     kept, num_bytes = [], 0
         if kept:
             return iter(of_pieces.finished(of_pieces.merged(kept)))

@@ -83,6 +83,9 @@ class OfPieces(Protocol):
     def schema(self) -> pa.Schema:
         """Of the results of a piece."""
 
+    def num_bytes(self, kept: pa.RecordBatch) -> int:
+        """Return the bytes that results of a piece take where they are merged."""
+
     def merged(self, kept: Sequence[pa.RecordBatch]) -> Sequence[pa.RecordBatch]:
         """Return results of several pieces, in their order, as those of one."""
 

@@ -269,7 +269,9 @@ def spark_partitions(shuffle: Shuffle, options: BatchReadOptions) -> list[Subpar
     if not options.coalesce:
         return [SubpartitionRanges(((number, number + 1),)) for number in numbers.tolist()]
     max_bytes = partition_bytes(int(weights[numbers].sum()), options.target_partition_bytes)
-    shards = plan_shards(weights, numbers, max_bytes, cuts=options.split_skewed)
+    shards = plan_shards(
+        weights, numbers, max_bytes, cuts=options.split_skewed and shuffle.cut_bytes is not None
+    )
     return [SubpartitionRanges(shard.ranges, shard.piece) for shard in shards] or [
         SubpartitionRanges(())
     ]

@@ -237,3 +237,41 @@ def test_memory_of_an_as_of_join_with_ten_million_rows_of_one_key(written, sort_
     labels = written("labels", timed(10_000_000, 1_000_000), 1)
     features = written(f"features{len(sort_by)}", timed(10_000_000), 1, keys="k", sort_by=sort_by)
     check_memory(1_000_000, 128 << 20, AS_OF, 128 << 20, tiny, labels, features)
+
+
+OF_PIECES = """
+from concurrent.futures import ThreadPoolExecutor
+from arrow_shuffle import ReadOptions, open_shuffle
+
+tiny, path, number, memory_bytes = sys.argv[1:]
+options = ReadOptions(memory_bytes=int(memory_bytes))
+asked = {"sum": ("v", "sum"), "most": ("v", "max")}
+
+with ThreadPoolExecutor(int(number)) as executor:
+    grouped = [open_shuffle(p, options=options).aggregate(["k", "j"], asked) for p in (tiny, path)]
+    grouped[0].read(executor=executor).read_all()
+    base = forget_peak()
+    groups = grouped[1].read(executor=executor, target_partition_bytes=4 << 20)
+    assert "pieces" in str(grouped[1].explain(target_partition_bytes=4 << 20))
+    rows = sum(batch.num_rows for batch in groups)
+    print(rows, resident_bytes() - base)
+"""
+
+
+def mostly_of_one_key(seed, num_rows):
+    """Nine of ten rows have the key 0, and each has a second key of its own."""
+    for number, batch in enumerate(batches(seed, num_rows=num_rows)):
+        keys = np.where(np.arange(batch.num_rows) % 10, 0, batch["k"].to_numpy())
+        first = 50_000 * number
+        own = np.arange(first, first + batch.num_rows)
+        yield pa.record_batch({"k": keys, "j": own, "v": batch["v"]})
+
+
+@guarantee("reading memory")
+@exhaustive()
+@pytest.mark.parametrize("workers", [1, 2])
+def test_memory_of_an_aggregation_of_pieces_of_a_hot_key(written, workers):
+    """What pieces keep is charged as rows that are grouped are."""
+    tiny = written("tiny pairs", mostly_of_one_key(0, 100), 2)
+    path = written("pairs", mostly_of_one_key(1, 6_000_000), 4)
+    check_memory(6_000_000, ALLOWED, OF_PIECES, tiny, path, workers, ALLOWED)

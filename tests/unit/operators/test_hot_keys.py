@@ -327,7 +327,7 @@ def modelled(shuffle):
 
 
 def joined_here(asked, target=TARGET):
-    plan = asked._description.bind(replace(ANY_PLACE, joins_pieces=True))
+    plan = asked._description.bind(replace(ANY_PLACE, merges_pieces=True))
     return plan.in_groups(target_partition_bytes=target)
 
 
@@ -360,7 +360,7 @@ def test_many_groups_of_pieces_are_made_again_by_one_task(measured, monkeypatch)
     rows_read = asked.read(target_partition_bytes=TARGET).read_all()
     assert not whole
     assert len([shard for shard in joined_here(asked).groups if shard.piece]) > 4
-    monkeypatch.setattr(Capacity, "waiting_bytes", 50_000)
+    monkeypatch.setattr(Capacity, "waiting_bytes", 400_000)
     again = asked.read(target_partition_bytes=TARGET).read_all()
     assert len(whole) == 1
     assert counted(again) == counted(rows_read)
@@ -368,7 +368,7 @@ def test_many_groups_of_pieces_are_made_again_by_one_task(measured, monkeypatch)
     assert set(again["n"].to_pylist()) == {1}
     # Few groups are merged as they come.
     few = measured.aggregate("k", {"n": ("*", "count")})
-    monkeypatch.setattr(Capacity, "waiting_bytes", 40_000)
+    monkeypatch.setattr(Capacity, "waiting_bytes", 800_000)
     counts = few.read(target_partition_bytes=TARGET).read_all()
     assert len(whole) == 1
     assert sum(counts["n"].to_pylist()) == ROWS
@@ -377,7 +377,7 @@ def test_many_groups_of_pieces_are_made_again_by_one_task(measured, monkeypatch)
 def test_aggregations_that_are_not_cut_say_so(measured, tmp_path):
     spread = measured.aggregate("k", {"s": ("v", "stddev"), "n": ("*", "count")})
     assert not [shard for shard in joined_here(spread).groups if shard.piece]
-    plan = spread._description.bind(replace(ANY_PLACE, joins_pieces=True))
+    plan = spread._description.bind(replace(ANY_PLACE, merges_pieces=True))
     assert plan.why_whole == "stddev(v) needs the rows of a group together"
     counts = measured.aggregate("k", {"n": ("*", "count")})
     (note,) = notes(counts)
@@ -498,3 +498,16 @@ def test_what_goes_on_from_labels_in_order_has_their_order(tmp_path):
     assert joined.read(target_partition_bytes=TARGET).read_all()["v"] == expected
     selected = joined.select("k", "v", "w").read(target_partition_bytes=TARGET)
     assert selected.read_all()["v"] == expected
+
+
+def test_an_error_of_merging_pieces_ends_the_threads(sides, monkeypatch):
+    def fails(*_):
+        raise ZeroDivisionError
+
+    before = threading.active_count()
+    monkeypatch.setattr("arrow_format.operators.aggregate.GroupsOfPieces.finished", fails)
+    summed = sides["hot"].aggregate("k", {"n": ("*", "count")})
+    reader = summed.read(target_partition_bytes=TARGET)
+    with pytest.raises(ZeroDivisionError):
+        reader.read_all()
+    assert threading.active_count() == before
