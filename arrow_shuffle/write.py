@@ -303,16 +303,17 @@ def write_shuffles(
     source, columns, filter, for_spark, num_map_tasks, spark
         As for :func:`write_shuffle`.
     targets
-        What to write; each has its own path. All are checked before any row is read; one with mode
-        ``ignore`` at whose path a shuffle is, is left out. Each column has one type in all: a
+        What to write; each has its own path, and none inside another's. All are checked before any
+        row is read, be it for a sample; one with mode ``ignore`` at whose path a shuffle is, is
+        left out. Each column has one type in all: a
         target that would store it in another, as an append to types that Spark lacks may, is
         refused.
 
         Each target has a sort buffer, and their memory adds up: where options are given, that of
         ``sort_buffer_bytes``; targets without options share the memory of one write, so that each
-        has the default over the number of targets. Threads are shared: there are as many as of the
-        target with the most. The receipts say how much the sort buffers take together.
-        Ranges without bounds take a sample for each target.
+        has the default over the number of targets that are written. Threads are shared: there are
+        as many as of the target with the most. The receipts of targets that are written say how
+        much the sort buffers take together. Ranges without bounds take a sample for each target.
 
     Returns
     -------
@@ -324,7 +325,8 @@ def write_shuffles(
     OptionError, SchemaError, ShuffleExistsError, StorageError, DuplicateKeyError,
     CommitConflictError, MissingPackageError, pyspark.errors.PySparkException
         As :func:`write_shuffle`. What was written for targets that are not committed is removed;
-        where some were, a note of the error names them and their versions.
+        where some are there, a note of the error says so of each, as its log has it, with its
+        version; and whether to repeat the call, or which targets to leave out then.
     """
     given = as_several(targets)
     if not given:

@@ -122,6 +122,18 @@ def abort_after(job: ShuffleJob, error: BaseException) -> None:
         error.add_note(f"and what the job had written could not be removed: {another}")
 
 
+def version_after(job: ShuffleJob) -> int | None:
+    """Return the version of a job whose commit failed, and which was aborted; None if it has none.
+
+    None says that it never will. Raises ShuffleError where that is not known.
+    """
+    end = CommitLog(job.storage).find_job(job.job_id, after=job.base_version)
+    if end is None and job.job_id in _committing:
+        msg = f"{job.storage.root}: the entry of job {job.job_id} may be on its way"
+        raise UnsettledCommitError(msg)
+    return None if end is None or end.fenced else end.version
+
+
 def append_entry(
     job: ShuffleJob, log: CommitLog, decide: Callable[[LogView], LogEntry | None]
 ) -> LogEntry | None:

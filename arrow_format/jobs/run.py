@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from arrow_format.jobs.cleanup import abort_after
+from arrow_format.errors import ShuffleError
+from arrow_format.jobs.cleanup import abort_after, version_after
 from arrow_format.jobs.commit import commit_job, find_receipt, receipt_of
 from arrow_format.jobs.target import open_target
 
@@ -73,16 +74,20 @@ def run_jobs(
     run: Callable[[Sequence[ShuffleJob]], Iterable[Iterable[MapStatus]]],
     *,
     num_map_outputs: int | None = None,
+    before: Sequence[ShuffleReceipt] = (),
 ) -> tuple[ShuffleReceipt, ...]:
     """Run map tasks that write to several jobs, and commit each, as :func:`run_job` does one.
 
     All targets are checked before any row is written. ``run`` gets the jobs that are to be written,
     and gives the statuses of each, in their order. They are committed in the order of targets; when
     something fails the files of all that are not committed are removed, and a note of the error
-    says which are. No transaction of any may have been committed before.
+    says which are, as the log has it. No transaction of any may have been committed before; of
+    targets that are no jobs for that reason the note says so too, by their receipts ``before``.
     """
     receipts: dict[int, ShuffleReceipt] = {}
     opened: dict[int, ShuffleJob] = {}
+    last = None
+    """The last whose commit began."""
     try:
         for number, target in enumerate(targets):
             existing = open_target(
@@ -95,7 +100,7 @@ def run_jobs(
         if opened:
             jobs = {number: replace(job, has_directory=True) for number, job in opened.items()}
             for number, statuses in zip(jobs, run(list(jobs.values())), strict=True):
-                target = targets[number]
+                last, target = number, targets[number]
                 receipts[number] = commit_job(
                     opened[number],
                     statuses,
@@ -109,21 +114,68 @@ def run_jobs(
     except BaseException as error:
         for job in opened.values():
             abort_after(job, error)
-        if receipts:
-            error.add_note(_what_is_there(targets, receipts))
+        versions: dict[int, int | None] = {n: each.version for n, each in receipts.items()}
+        if last is not None and last not in receipts:
+            versions[last] = _version_of(opened[last])
+        if versions or before:
+            _note_what_is_there(error, targets, versions, before)
         raise
     return tuple(receipts[number] for number in range(len(targets)))
 
 
-def _what_is_there(targets: Sequence[TargetJob], receipts: Mapping[int, ShuffleReceipt]) -> str:
-    """Say which targets of a write that failed are there."""
-    there = [
-        f"{receipt.path} is there as version {receipt.version}" for receipt in receipts.values()
-    ]
-    missing = [
-        target.job.storage.root for number, target in enumerate(targets) if number not in receipts
-    ]
-    return (
-        f"of {len(targets)} targets {', '.join(there)}; nothing was committed to "
-        f"{', '.join(missing)}. Repeated with the same transactions, the write writes these alone"
-    )
+def _version_of(job: ShuffleJob) -> int | None:
+    """Return the version of a job whose commit failed: 0 if it has none, None if nobody knows."""
+    try:
+        return version_after(job) or 0
+    except ShuffleError:
+        return None
+
+
+def _note_what_is_there(
+    error: BaseException,
+    targets: Sequence[TargetJob],
+    versions: Mapping[int, int | None],
+    before: Sequence[ShuffleReceipt],
+) -> None:
+    """Note which targets of a write that failed are there, and how the others are written.
+
+    ``versions`` are those of targets by number: 0 or none for what is not there, None for what is
+    not known. Nothing is noted where nothing is there, or of one target, whose error says it.
+    """
+    there = [f"{each.path} was there before as version {each.version}" for each in before]
+    missing, unknown, once = [], [], []
+    for number, target in enumerate(targets):
+        root, version = target.job.storage.root, versions.get(number, 0)
+        if version == 0:
+            missing.append(root)
+            continue
+        if version is None:
+            unknown.append(root)
+        else:
+            there.append(f"{root} is there as version {version}")
+        if target.transaction is None and target.mode != "ignore":
+            once.append((root, version))
+    if len(targets) + len(before) == 1 or not (there or unknown):
+        return
+    parts = [", ".join(there)] if there else []
+    if missing:
+        parts.append(f"nothing was committed to {', '.join(missing)}")
+    if unknown:
+        parts.append(f"it is not known whether {', '.join(unknown)} was committed")
+    note = f"of {len(targets) + len(before)} targets {'; '.join(parts)}. "
+    written = [root for root, version in once if version is not None]
+    if not missing and not unknown:
+        note += "All are there: do not write the rows again"
+    elif not once:
+        note += "Repeated as it is, the write writes only what is not there"
+    else:
+        advice = []
+        if written:
+            advice.append(f"leave out {', '.join(written)}")
+        if len(written) < len(once):
+            advice.append(f"leave out {', '.join(unknown)} too if it has a new version")
+        note += (
+            f"To write the others, {', and '.join(advice)}: without a transaction rows would be "
+            "written again"
+        )
+    error.add_note(note)

@@ -48,11 +48,17 @@ if TYPE_CHECKING:
 
 
 def check_target(
-    job: ShuffleJob, mode: str, *, pending: bool = False, expected_version: int | None = None
+    job: ShuffleJob,
+    mode: str,
+    *,
+    pending: bool = False,
+    expected_version: int | None = None,
+    has_bounds: bool = True,
 ) -> LogEntry | None:
     """Check the path against the write mode; return the newest version's entry, if any.
 
-    ``pending`` says whether the job will commit as pending. Raises ShuffleExistsError where the
+    ``pending`` says whether the job will commit as pending; without ``has_bounds`` it has none of
+    its own yet, and is not compared with what is pending. Raises ShuffleExistsError where the
     path is a file, or holds something else than a shuffle, or a shuffle that the mode refuses;
     SchemaError or OptionError where the job does not fit the shuffle it is appended to, or what is
     pending; CommitConflictError where rows were changed after the expected version.
@@ -75,7 +81,8 @@ def check_target(
         msg = f"{storage.root}: the shuffle was removed while this job began; write again"
         raise CommitConflictError(msg) from error
     check_mode_allows(job, mode, newest)
-    check_fits_pending(job, waiting, mode, newest, pending=pending)
+    if has_bounds:
+        check_fits_pending(job, waiting, mode, newest, pending=pending)
     check_can_wait(job, newest, pending=pending)
     return newest
 

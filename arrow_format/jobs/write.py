@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import permutations
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypedDict, Unpack, cast
 
 import pyarrow as pa
@@ -21,7 +21,7 @@ from arrow_format.jobs.commit import find_receipt
 from arrow_format.jobs.job import begin_job, log_before_write, run_map_tasks
 from arrow_format.jobs.num_subpartitions import by_bytes, of_new_files, settled
 from arrow_format.jobs.run import TargetJob, run_jobs
-from arrow_format.jobs.target import settle_bounds
+from arrow_format.jobs.target import check_target, settle_bounds
 from arrow_format.keys.partitioner import (
     ColumnPartitioner,
     Partitioner,
@@ -280,14 +280,22 @@ def run_writes(writes: Sequence[Write], tasks: MapTasks) -> tuple[ShuffleReceipt
     """Write the same rows to each of several targets in one pass, and commit each in turn.
 
     One whose transaction was committed before is left out. Returns a receipt for each, in order.
-    Raises as :func:`write_shuffle`; OptionError where two have the same path.
+    Raises as :func:`write_shuffle`; OptionError where two have the same path, or one is in another.
     """
-    _refuse_repeated(writes)
+    _refuse_overlapping([write.storage for write in writes])
     before = [find_receipt(write.storage, write.transaction) for write in writes]
-    shared = zip(_sharing_memory(writes), before, strict=True)
-    numbered = [write.numbered(tasks) for write, receipt in shared if receipt is None]
+    asked = zip(writes, before, strict=True)
+    numbered = [write.numbered(tasks) for write, receipt in asked if receipt is None]
     # All is checked before a row is read, be it for a sample.
     jobs = [write.begin(tasks, _unbounded) for write, _ in numbered]
+    if any(write.is_unbounded for write, _ in numbered):
+        for job, (write, _) in zip(jobs, numbered, strict=True):
+            check_target(
+                job,
+                write.mode,
+                expected_version=write.expected_version,
+                has_bounds=not write.is_unbounded,
+            )
     targets = [
         TargetJob(
             job=write.begin(tasks, tasks.sample) if write.is_unbounded else job,
@@ -298,19 +306,26 @@ def run_writes(writes: Sequence[Write], tasks: MapTasks) -> tuple[ShuffleReceipt
         )
         for job, (write, _) in zip(jobs, numbered, strict=True)
     ]
-    modes = {target.job.job_id: target.mode for target in targets}
+    of_job = {
+        target.job.job_id: write for target, (write, _) in zip(targets, numbered, strict=True)
+    }
+    buffers: dict[str, int] = {}
+    """Bytes of the sort buffer of each job that is written."""
 
     def run(jobs: Sequence[ShuffleJob]) -> Iterable[Iterable[MapStatus]]:
-        named = (f"{job.storage.root} ({modes[job.job_id]})" for job in jobs)
+        jobs = [_sharing_memory(job, of_job[job.job_id], len(jobs)) for job in jobs]
+        buffers.update({job.job_id: job.options.sort_buffer_bytes for job in jobs})
+        named = (f"{job.storage.root} ({of_job[job.job_id].mode})" for job in jobs)
         return tasks.run(jobs, f"write {', '.join(named)}")
 
-    written = run_jobs(targets, run, num_map_outputs=tasks.num_map_outputs)
+    done = [receipt for receipt in before if receipt is not None]
+    written = run_jobs(targets, run, num_map_outputs=tasks.num_map_outputs, before=done)
     noted = []
-    for receipt, (_, chosen) in zip(written, numbered, strict=True):
+    for receipt, target, (_, chosen) in zip(written, targets, numbered, strict=True):
         notes = [] if chosen is None else [chosen.note(receipt)]
-        if len(jobs) > 1:
-            total = format_bytes(sum(job.options.sort_buffer_bytes for job in jobs))
-            notes.append(f"sort buffers of {len(jobs)} targets take {total} together")
+        if len(buffers) > 1 and target.job.job_id in buffers:
+            total = format_bytes(sum(buffers.values()))
+            notes.append(f"sort buffers of {len(buffers)} targets take {total} together")
         noted.append(receipt.noting(*notes))
     left = iter(noted)
     return tuple(next(left) if receipt is None else receipt for receipt in before)
@@ -322,24 +337,26 @@ def _unbounded(ranges: RangePartitioner, num_subpartitions: int) -> RangePartiti
     return RangePartitioner(keys=ranges.keys, bounds=[])
 
 
-def _refuse_repeated(writes: Sequence[Write]) -> None:
-    """Refuse a path that two targets have, however it is spelled."""
-    roots: set[str] = set()
-    for write in writes:
-        root = write.storage.root
-        place = root if "://" in root else os.path.realpath(root)
-        if place in roots:
-            msg = f"{root}: two targets have this path; give each its own"
-            raise OptionError(msg)
-        roots.add(place)
+def _refuse_overlapping(storages: Sequence[Storage]) -> None:
+    """Refuse a path that two targets have, however it is spelled, and one inside another."""
+    for (a, (store, path)), (b, (other, outer)) in permutations(
+        [(storage.root, storage.place) for storage in storages], 2
+    ):
+        if store != other or not f"{path}/".startswith(f"{outer.rstrip('/')}/"):
+            continue
+        if path == outer:
+            msg = f"{a}: two targets have this path; give each its own"
+        else:
+            msg = f"{a}: is inside of {b}, the path of another target; give it one beside that"
+        raise OptionError(msg)
 
 
-def _sharing_memory(writes: Sequence[Write]) -> Sequence[Write]:
-    """Return writes whose options the caller gave, and others that share the memory of one."""
-    if len(writes) == 1:
-        return writes
-    share = WriteOptions(sort_buffer_bytes=WriteOptions().sort_buffer_bytes // len(writes))
-    return [replace(each, options=share) if each.options is None else each for each in writes]
+def _sharing_memory(job: ShuffleJob, write: Write, num_jobs: int) -> ShuffleJob:
+    """Return a job whose options the caller gave, or one with a share of the memory of one."""
+    if write.options is not None:
+        return job
+    share = job.options.sort_buffer_bytes // num_jobs
+    return replace(job, options=replace(job.options, sort_buffer_bytes=share))
 
 
 # In this process ----------------------------------------------------------------------------------

@@ -96,6 +96,10 @@ class PosixStorage:
     def __repr__(self) -> str:
         return f"PosixStorage({self.root!r})"
 
+    @property
+    def place(self) -> tuple[frozenset[str], str]:
+        return frozenset(), os.path.realpath(self.root)
+
     def without_new_directories(self) -> PosixStorage:
         return PosixStorage(self.root, False, self._base.may_be_link)
 

@@ -22,6 +22,7 @@ from arrow_format.storage.obstore_connection import (
     environment_digest,
     obstore,
     parse_uri,
+    which_store,
 )
 from arrow_format.storage.options import StorageOptions
 from arrow_format.storage.protocol import (
@@ -112,6 +113,10 @@ class ObjectStorage:
 
     def __repr__(self) -> str:
         return f"ObjectStorage({self.root!r})"
+
+    @property
+    def place(self) -> tuple[frozenset[str], str]:
+        return which_store(self._scheme, self.options), self.root
 
     @property
     def _store(self) -> Any:  # noqa: ANN401

@@ -17,7 +17,7 @@ from arrow_format.storage.options import STORES, VARIABLES
 from arrow_format.storage.store_errors import advice_for, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from arrow_format.storage.options import StorageOptions
 
@@ -43,8 +43,9 @@ def patience_s() -> float:
 
 _OWNER: dict[str, int] = {}
 """The process that obstore runs in."""
-WHICH_STORE = "ENDPOINT|URL|ACCOUNT_NAME|EMULATOR"
-"""In the names of variables that say which store it is, and nothing of credentials."""
+WHICH_STORE = r"(?<!METADATA_)(?<!MSI_)(?<!IDENTITY_)ENDPOINT|URL|ACCOUNT_NAME|EMULATOR"
+"""In the names of variables that say which store it is, and nothing of credentials, as where a
+service is that gives them."""
 
 
 def parse_uri(uri: str) -> tuple[str, str, str]:
@@ -96,6 +97,22 @@ def environment_digest(names: str = "") -> str:
         if name.startswith(tuple(VARIABLES.values())) and re.search(names, name)
     )
     return hashlib.sha256(repr(variables).encode()).hexdigest()
+
+
+def which_store(scheme: str, options: Mapping[str, str]) -> frozenset[str]:
+    """Return what says which store it is, as endpoint and account: options, else the environment.
+
+    Values alone, since a name has several spellings.
+    """
+    prefix = VARIABLES[scheme]
+    ours = {name: value for name, value in os.environ.items() if name.startswith(prefix)}
+    for given in (options, ours):
+        found = frozenset(
+            value.rstrip("/") for name, value in given.items() if re.search(WHICH_STORE, name, re.I)
+        )
+        if found:
+            break
+    return found
 
 
 @lru_cache(8)

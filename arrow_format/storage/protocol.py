@@ -136,6 +136,10 @@ class Storage(Protocol):
     keeps_what_it_shows: bool
     """Whether all that can be read survives a power failure, and not only what was synced."""
 
+    @property
+    def place(self) -> tuple[frozenset[str], str]:
+        """Which store it is, and its path there; equal however they were given."""
+
     def __hash__(self) -> int: ...
 
     def make_directory(self, path: str, *, sync: bool) -> None:

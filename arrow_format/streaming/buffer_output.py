@@ -149,7 +149,8 @@ class BufferOutput:
     def collect_side(self, tag: str, batch: pa.RecordBatch) -> None:
         """Pass records of a side result on at once: only the main one is reduced to latest rows.
 
-        They overtake a watermark that is buffered, and so are never later than it says.
+        They overtake a watermark that is buffered, and so are never later than it says. As with
+        each call, what is buffered follows where the interval has passed.
 
         Raises
         ------
@@ -168,6 +169,7 @@ class BufferOutput:
         except BaseException:
             self.release()
             raise
+        self._send(self._buffer.flush_when_due())
 
     def emit_watermark(self, watermark: Watermark) -> None:
         """Take a watermark; it replaces the one before.

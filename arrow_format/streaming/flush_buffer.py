@@ -124,7 +124,7 @@ class FlushBuffer:
             while rest is not None:
                 yield from self._flush(FlushReason.MEMORY_FULL)
                 rest = self._append(rows, rest)
-        yield from self._flush_when_due()
+        yield from self.flush_when_due()
 
     def _append(self, rows: LatestPerKey, piece: pa.RecordBatch) -> pa.RecordBatch | None:
         try:
@@ -162,9 +162,10 @@ class FlushBuffer:
         if isinstance(element, Watermark) and event_time is not None:
             event_time.limit(element.timestamp, rows.schema)
         self._others.put(element)
-        yield from self._flush_when_due()
+        yield from self.flush_when_due()
 
-    def _flush_when_due(self) -> Generator[Element]:
+    def flush_when_due(self) -> Generator[Element]:
+        """Yield everything that is buffered where the interval has passed since the last flush."""
         interval = self._options.max_interval
         if interval is None:
             return

@@ -273,7 +273,8 @@ GUARANTEES: dict[str, dict[str, str]] = {
         "several targets": (
             "Of a write to several targets each has its own commit, in turn, once all rows were "
             "written: killed in between and repeated with the same transactions, each is there "
-            "once; an error says which are there, and nothing is left of the others"
+            "once; an error says of each whether it is there, as its log has it, and what to "
+            "repeat, and nothing is left of those that are not"
         ),
         "deletion transactions": (
             "A deletion that is a transaction deletes once, whichever process repeats it: each "

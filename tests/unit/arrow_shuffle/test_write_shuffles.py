@@ -1,5 +1,6 @@
 """Several targets of one pass: which are written, what fails, and what a killed process leaves."""
 
+import contextlib
 import signal
 
 import pyarrow as pa
@@ -15,11 +16,14 @@ from arrow_format.errors import (
     SchemaError,
     ShuffleExistsError,
     StorageError,
+    UnsettledCommitError,
 )
-from arrow_format.jobs.job import run_map_tasks
+from arrow_format.jobs.job import ShuffleJob, run_map_tasks
+from arrow_format.jobs.write import _refuse_overlapping
 from arrow_format.keys.partitioner import ColumnPartitioner
+from arrow_format.log.reader import LogReader
 from arrow_format.storage.local import PosixWriter
-from arrow_format.storage.open import PosixStorage
+from arrow_format.storage.open import PosixStorage, open_storage
 from arrow_shuffle import Target, open_shuffle, write_shuffle, write_shuffles
 from tests.support.broken_methods import break_method
 from tests.support.guarantees import guarantee
@@ -130,6 +134,20 @@ def test_a_target_is_checked_before_another_takes_a_sample(tmp_path, monkeypatch
     ranges = Target(tmp_path / "r", partitioner=RangePartitioner(keys="a"), num_subpartitions=2)
     with pytest.raises(SchemaError, match="'c'"):
         write_shuffles(ROWS, [ranges, target(tmp_path / "good", "c")])
+    write_shuffles(ROWS, [target(tmp_path / "there", "a")])
+    for how, error in [
+        ({}, ShuffleExistsError),
+        ({"mode": "append", "sort_by": ["a"]}, SchemaError),
+        ({"mode": "append", "expected_version": 3}, CommitConflictError),
+    ]:
+        with pytest.raises(error, match=f"{tmp_path}/there"):
+            write_shuffles(ROWS, [ranges, target(tmp_path / "there", "a", **how)])
+    late = Target(ranges.path, **ranges.how, expected_version=3)
+    with pytest.raises(CommitConflictError):
+        write_shuffles(ROWS, [late])
+    ignored = Target(tmp_path / "there", mode="ignore", **ranges.how)
+    assert [receipt.version for receipt in write_shuffles(ROWS, [ignored])] == [1]
+    assert not (tmp_path / "r").exists()
 
 
 @pytest.mark.parametrize("other", ["x", "./x", "y/../x", "link"])
@@ -139,6 +157,38 @@ def test_a_path_is_one_target(tmp_path, other):
     with pytest.raises(OptionError, match="two targets have this path"):
         write_shuffles(never(), [target(tmp_path / "x", "a"), target(f"{tmp_path}/{other}", "b")])
     assert list((tmp_path / "x").iterdir()) == []
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("outer", ["n", "link", "."])
+def test_no_path_is_inside_of_another(tmp_path, outer, is_first):
+    (tmp_path / "link").symlink_to(tmp_path / "n")
+    targets = [target(f"{tmp_path}/{outer}", "a"), target(tmp_path / "n" / "m", "b")]
+    with pytest.raises(OptionError, match=r"/n/m: is inside of .*, the path of another target"):
+        write_shuffles(never(), targets if is_first else targets[::-1])
+    assert [path.name for path in tmp_path.iterdir()] == ["link"]
+    both = [target(tmp_path / "n", "a"), target(tmp_path / "n2", "b")]
+    assert len(write_shuffles(ROWS, both)) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "others", "is_one"),
+    [
+        ({"endpoint": "http://h1"}, {"endpoint": "http://h2"}, False),
+        ({"endpoint": "http://h1"}, {"aws_endpoint": "http://h1/"}, True),
+        ({"endpoint": "http://h1", "region": "r"}, {"endpoint": "http://h1"}, True),
+        ({"region": "r"}, {"endpoint": "http://of-environment"}, True),
+        ({"region": "r"}, {"endpoint": "http://h1"}, False),
+    ],
+)
+def test_a_path_is_one_target_in_one_store(monkeypatch, options, others, is_one):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://of-environment")
+    places = [open_storage("s3://b/x", each).place for each in (options, others)]
+    assert (places[0] == places[1]) is is_one
+    storages = [open_storage("s3://b/x", options), open_storage("s3://b/x/y", others)]
+    refused = pytest.raises(OptionError, match="s3://b/x/y: is inside of s3://b/x")
+    with refused if is_one else contextlib.nullcontext():
+        _refuse_overlapping(storages)
 
 
 def test_what_is_no_list_of_targets(tmp_path):
@@ -191,6 +241,30 @@ def test_targets_without_options_share_the_memory_of_one_write(tmp_path):
     assert [receipt.notes for receipt in receipts] == [(note,)] * 4
     (alone,) = write_shuffles(ROWS, [target(tmp_path / "e", "a", options=None)])
     assert alone.notes == ()
+
+
+def test_what_is_not_written_takes_no_memory(tmp_path, monkeypatch):
+    sizes = []
+
+    def noted(jobs, *arguments, **how):
+        sizes.append([job.options.sort_buffer_bytes for job in jobs])
+        return run_map_tasks(jobs, *arguments, **how)
+
+    monkeypatch.setattr("arrow_format.jobs.write.run_map_tasks", noted)
+    default = WriteOptions().sort_buffer_bytes
+    once = {"transaction": ("load", 1), "options": None}
+    first = target(tmp_path / "a", "a", **once)
+    write_shuffles(ROWS, [first])
+    ignored = target(tmp_path / "a", "a", mode="ignore", options=None)
+    receipts = write_shuffles(ROWS, [first, target(tmp_path / "b", "b", **once)])
+    receipts += write_shuffles(ROWS, [ignored, target(tmp_path / "c", "b", **once)])
+    assert sizes == [[default]] * 3
+    assert [receipt.notes for receipt in receipts] == [()] * 4
+    more = [target(tmp_path / name, "b", **once) for name in ("d", "e")]
+    kept, *written = write_shuffles(ROWS, [ignored, *more])
+    assert sizes[3:] == [[default // 2] * 2]
+    note = f"sort buffers of 2 targets take {default / 1e6:.1f} MB together"
+    assert [receipt.notes for receipt in (kept, *written)] == [(), (note,), (note,)]
 
 
 # What fails ---------------------------------------------------------------------------------------
@@ -283,12 +357,140 @@ def test_a_commit_that_fails_says_which_targets_are_there(tmp_path, monkeypatch)
     (note,) = caught.value.__notes__
     assert note == (
         f"of 3 targets {tmp_path}/a is there as version 1; nothing was committed to {tmp_path}/b, "
-        f"{tmp_path}/c. Repeated with the same transactions, the write writes these alone"
+        f"{tmp_path}/c. Repeated as it is, the write writes only what is not there"
     )
     assert {path.name for path in tmp_path.iterdir()} == {"a"}
     receipts = write_shuffles(ROWS, targets)
     assert [receipt.is_repetition for receipt in receipts] == [True, False, False]
     assert [open_shuffle(tmp_path / name).num_rows for name in names] == [100] * 3
+
+
+def broken_commit(patch, *, puts, errors, name="b"):
+    """Let the puts of entries of a target fail, each with the next error and then with the last."""
+    real, left = PosixStorage.put_if_absent, list(errors)
+
+    def put(storage, path, data, *, sync):
+        is_broken = storage.root.endswith(f"/{name}") and path.endswith(".entry")
+        if puts or not is_broken:
+            real(storage, path, data, sync=sync)
+        if is_broken:
+            raise left.pop(0) if len(left) > 1 else left[0]
+
+    patch.setattr(PosixStorage, "put_if_absent", put)
+
+
+def failed_write(targets, kind):
+    """Return what an error and its notes say: the last of these is that of all targets."""
+    with pytest.raises(kind) as caught:
+        write_shuffles(ROWS, targets)
+    return [str(caught.value), *getattr(caught.value, "__notes__", [])]
+
+
+LOST = "it is not known whether"
+HERE = "committed as version 1"
+
+
+@guarantee("several targets")
+@pytest.mark.parametrize("once", [True, False])
+@pytest.mark.parametrize("error", [StorageError("timed out"), KeyboardInterrupt()], ids=type)
+def test_a_commit_whose_answer_is_lost_is_there(tmp_path, monkeypatch, error, once):
+    how = {"mode": "append", "transaction": ("load", 1) if once else None}
+    targets = [target(tmp_path / name, "a", **how) for name in ("a", "b", "c")]
+    a, b, c = (f"{tmp_path}/{name}" for name in "abc")
+    with monkeypatch.context() as patch:
+        broken_commit(patch, puts=True, errors=[error])
+        *said, note = failed_write(targets, type(error))
+    assert f"{b}: {HERE}" in "".join(said)
+    advice = (
+        "Repeated as it is, the write writes only what is not there"
+        if once
+        else f"To write the others, leave out {a}, {b}: without a transaction rows would be "
+        "written again"
+    )
+    assert note == (
+        f"of 3 targets {a} is there as version 1, {b} is there as version 1; nothing was committed "
+        f"to {c}. {advice}"
+    )
+    receipts = write_shuffles(ROWS, targets if once else targets[2:])
+    assert [receipt.is_repetition for receipt in receipts] == [True, True, False][-len(receipts) :]
+    assert [open_shuffle(each.path).num_rows for each in targets] == [100] * 3
+
+
+@guarantee("several targets")
+@pytest.mark.parametrize("once", [True, False])
+def test_a_commit_that_nobody_knows_of_is_said_to_be_so(tmp_path, monkeypatch, once):
+    how = {"mode": "append", "transaction": ("load", 1) if once else None}
+    targets = [target(tmp_path / name, "a", **how) for name in ("a", "b", "c")]
+    a, b, c = (f"{tmp_path}/{name}" for name in "abc")
+    with monkeypatch.context() as patch:
+        patch.setattr(PosixStorage, "puts_may_come_late", True)
+        broken_commit(patch, puts=False, errors=[StorageError("timed out")])
+        error, *_, note = failed_write(targets, UnsettledCommitError)
+    assert f"{b}: {LOST} job" in error
+    advice = (
+        "Repeated as it is, the write writes only what is not there"
+        if once
+        else f"To write the others, leave out {a}, and leave out {b} too if it has a new version: "
+        "without a transaction rows would be written again"
+    )
+    assert note == (
+        f"of 3 targets {a} is there as version 1; nothing was committed to {c}; {LOST} {b} was "
+        f"committed. {advice}"
+    )
+
+
+@guarantee("several targets")
+def test_a_commit_that_was_unsettled_is_looked_for_again(tmp_path, monkeypatch):
+    targets = [target(tmp_path / name, "a", mode="append") for name in ("a", "b", "c")]
+    broken_commit(monkeypatch, puts=True, errors=[StorageError("timed out")])
+    silent: list[str] = []
+    silent = break_method(
+        monkeypatch,
+        LogReader,
+        "find_job",
+        StorageError("no answer"),
+        lambda *_: not silent,
+    )
+    error, note = failed_write(targets, UnsettledCommitError)
+    assert f"{tmp_path}/b: {LOST} job" in error
+    assert note == (
+        f"of 3 targets {tmp_path}/a is there as version 1, {tmp_path}/b is there as version 1; "
+        f"nothing was committed to {tmp_path}/c. To write the others, leave out {tmp_path}/a, "
+        f"{tmp_path}/b: without a transaction rows would be written again"
+    )
+
+
+@guarantee("several targets")
+def test_an_interrupt_after_the_last_commit(tmp_path, monkeypatch):
+    targets = [target(tmp_path / name, "a") for name in ("a", "b")]
+    break_method(
+        monkeypatch,
+        ShuffleJob,
+        "look_into",
+        KeyboardInterrupt(),
+        lambda job, *_: job.storage.root.endswith("/b"),
+    )
+    (_, note) = failed_write(targets, KeyboardInterrupt)
+    assert note == (
+        f"of 2 targets {tmp_path}/a is there as version 1, {tmp_path}/b is there as version 1. "
+        "All are there: do not write the rows again"
+    )
+    assert [open_shuffle(each.path).num_rows for each in targets] == [100] * 2
+
+
+@guarantee("several targets")
+def test_a_target_that_was_left_out_is_named(tmp_path, monkeypatch):
+    first = target(tmp_path / "a", "a", mode="append", transaction=("load", 1))
+    write_shuffles(ROWS, [first, target(tmp_path / "i", "a")])
+    targets = [first, target(tmp_path / "i", "a", mode="ignore"), target(tmp_path / "b", "b")]
+    broken_commit(monkeypatch, puts=False, errors=[StorageError("permission denied")])
+    *_, note = failed_write(targets, StorageError)
+    assert note == (
+        f"of 3 targets {tmp_path}/a was there before as version 1, {tmp_path}/i is there as "
+        f"version 1; nothing was committed to {tmp_path}/b. Repeated as it is, the write writes "
+        "only what is not there"
+    )
+    assert not (tmp_path / "b").exists()
 
 
 # Transactions -------------------------------------------------------------------------------------

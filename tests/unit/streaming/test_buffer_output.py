@@ -487,6 +487,23 @@ def test_side_results_pass_at_once_and_all_else_goes_to_every_output():
         output.collect_side("late", rows(5))
 
 
+@guarantee("buffered output")
+def test_what_is_due_follows_side_rows():
+    main, late, clock = RecordedOutput(), RecordedOutput(), Clock()
+    output = BufferOutput(
+        SideOutputs(main, {"late": late}), keys="k", max_interval=MINUTE, clock=clock
+    )
+    output.collect(rows(1, 2, key=1))
+    output.emit_watermark(Watermark(5))
+    clock.now += 59
+    output.collect_side("late", rows(3))
+    assert (main.take(), late.take()) == ([], [[3]])
+    clock.now += 1
+    output.collect_side("late", rows(4))
+    assert (main.take(), late.take()) == ([[2], Watermark(5)], [[4], Watermark(5)])
+    assert output.flushes == {FlushReason.INTERVAL: 1}
+
+
 def test_side_outputs_without_a_buffer_and_of_two():
     output, main, late, _ = with_sides(max_interval=None)
     assert isinstance(output, SideOutputs)
