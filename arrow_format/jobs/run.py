@@ -173,7 +173,7 @@ def _note_what_is_there(
         if written:
             advice.append(f"leave out {', '.join(written)}")
         if len(written) < len(once):
-            advice.append(f"leave out {', '.join(unknown)} too if it has a new version")
+            advice.append(f"leave out {', '.join(unknown)} if it has a new version")
         note += (
             f"To write the others, {', and '.join(advice)}: without a transaction rows would be "
             "written again"

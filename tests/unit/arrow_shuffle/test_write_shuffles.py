@@ -430,12 +430,24 @@ def test_a_commit_that_nobody_knows_of_is_said_to_be_so(tmp_path, monkeypatch, o
     advice = (
         "Repeated as it is, the write writes only what is not there"
         if once
-        else f"To write the others, leave out {a}, and leave out {b} too if it has a new version: "
+        else f"To write the others, leave out {a}, and leave out {b} if it has a new version: "
         "without a transaction rows would be written again"
     )
     assert note == (
         f"of 3 targets {a} is there as version 1; nothing was committed to {c}; {LOST} {b} was "
         f"committed. {advice}"
+    )
+
+
+def test_the_first_commit_is_the_one_that_nobody_knows_of(tmp_path, monkeypatch):
+    targets = [target(tmp_path / name, "a", mode="append") for name in ("a", "b")]
+    monkeypatch.setattr(PosixStorage, "puts_may_come_late", True)
+    broken_commit(monkeypatch, puts=False, errors=[StorageError("timed out")], name="a")
+    *_, note = failed_write(targets, UnsettledCommitError)
+    assert note == (
+        f"of 2 targets nothing was committed to {tmp_path}/b; {LOST} {tmp_path}/a was committed. "
+        f"To write the others, leave out {tmp_path}/a if it has a new version: without a "
+        "transaction rows would be written again"
     )
 
 
