@@ -197,9 +197,9 @@ def test_what_would_leave_tasks_without_work_is_refused_where_it_runs(sides, tmp
         with pytest.raises(OptionError) as refused:
             joined.read(executor=pool)
         assert str(refused.value) == (
-            f"subpartitions: {left.path} has 8, {tmp_path / 'c'} has 9, so they could be read "
-            "together as 1, by 1 task where 4 run at a time; give one of them the number of the "
-            "other, .rescale(8), and merge it"
+            f"numbers of subpartitions: {left.path} has 8, {tmp_path / 'c'} has 9, so they could "
+            "be read together as 1, by 1 task where 4 run at a time; give one of them the number "
+            "of the other, .rescale(8), and merge it"
         )
         with pytest.raises(OptionError, match="has 8"):
             joined.write(tmp_path / "out", executor=pool)
