@@ -177,6 +177,10 @@ class SimulatedStore(_Simulated, ObjectStorage):
     has_directories = False
     keeps_what_it_shows = True
 
+    @property
+    def place(self) -> tuple[frozenset[str], str]:
+        return frozenset(), self.root
+
     def without_new_directories(self) -> SimulatedStore:
         return self
 
