@@ -124,7 +124,7 @@ def run_jobs(
 
 
 def _version_of(job: ShuffleJob) -> int | None:
-    """Return the version of a job whose commit failed: 0 if it has none, None if nobody knows."""
+    """Return the version of a job whose commit failed: 0 for none, None if that is not known."""
     try:
         return version_after(job) or 0
     except ShuffleError:

@@ -23,6 +23,7 @@ from arrow_format.operators.asof_match import Direction, TimeRule
 from arrow_format.operators.join_plan import (
     check_suffixes,
     chosen_columns,
+    given_pairs,
     join_keys,
     named_columns,
 )
@@ -219,15 +220,12 @@ def _keys(
     left: Partitioned, right: Partitioned, on: str | Sequence[str | tuple[str, str]] | None
 ) -> tuple[tuple[str, str], ...]:
     """Return the columns that are equal; raises as :func:`plan_asof_join`."""
-    own, other = partition_keys(left), partition_keys(right)
-    pairs = [(name, name) if isinstance(name, str) else name for name in on or other or ()]
-    if isinstance(on, str):
-        pairs = [(on, on)]
-    named = {b: a for a, b in pairs if isinstance(a, str)} if _are_pairs(pairs) else {}
-    asked = [named.get(name, "") for name in other or ()]
+    own, other = partition_keys(left) or (), partition_keys(right) or ()
+    named = {b: a for a, b in given_pairs(on)} if on is not None else {name: name for name in other}
+    asked = [named.get(name, "") for name in other]
     if own and asked and {*asked} != {*own} and {*asked} <= {*left.schema.names}:
         msg = (
-            f"{right.path} is kept by {', '.join(other or ())} and the labels, {left.path}, by "
+            f"{right.path} is kept by {', '.join(other)} and the labels, {left.path}, by "
             f"{', '.join(own)}: join in two steps. First what is kept by {', '.join(own)}, if "
             "anything is, then write the result by the other key, and go on with that: "
             f'labels.join(..., how="asof", ...).write(path, keys={asked!r}), and '
@@ -237,10 +235,6 @@ def _keys(
         raise OptionError(msg)
     check_co_partitioned([left, right])
     return join_keys(left, right, on)
-
-
-def _are_pairs(pairs: Sequence[object]) -> bool:
-    return all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs)
 
 
 # Times --------------------------------------------------------------------------------------------
@@ -256,7 +250,8 @@ def _timed(
     """Return a side without its columns; raises as :func:`plan_asof_join`."""
     time = request.time
     times = (time, time) if isinstance(time, str) else time
-    if not _are_pairs([times]) or not all(isinstance(name, str) for name in times):
+    is_pair = isinstance(times, tuple | list) and len(times) == 2
+    if not is_pair or not all(isinstance(name, str) for name in times):
         msg = f"time={time!r}: expected a column, or a pair (left, right) of columns"
         raise OptionError(msg)
     types = []

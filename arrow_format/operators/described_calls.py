@@ -7,16 +7,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from arrow_format.errors import OptionError, SchemaError
-from arrow_format.keys.co_partitioning import (
-    check_co_partitioned,
-)
+from arrow_format.keys.co_partitioning import check_co_partitioned
 from arrow_format.keys.sort_keys import check_sort_by
 from arrow_format.operators.aggregate import GroupsOfPieces, aggregate_range
 from arrow_format.operators.aggregate_functions import COMPARING, IN_ORDER
-from arrow_format.operators.aggregation_plan import (
-    plan_aggregation,
-    refuse_partial_filter,
-)
+from arrow_format.operators.aggregation_plan import plan_aggregation, refuse_partial_filter
 from arrow_format.operators.description import (
     Description,
     RunSettings,

@@ -35,21 +35,51 @@ if TYPE_CHECKING:
     from arrow_format.operators.join import Then
 
 
-@dataclass(frozen=True, eq=False)
-class Joined(Description):
-    """The join of two descriptions that are co-partitioned."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Join(Description):
+    """What each join has: the columns that are equal, and a function that may read its rows."""
 
-    left: Description
-    right: Description
     on: str | Sequence[str | tuple[str, str]] | None = None
-    how: str = "inner"
-    suffixes: tuple[str, str] | None = None
+    suffixes: tuple[str, ...] | None = None
     then: Then | None = None
     schema: pa.Schema | None = None
     """Of what ``then`` yields."""
     declared: object = None
     """The same, as Spark has it; None for what the Arrow schema says."""
     check: bool = False
+
+    def _inputs(self, at: RunSettings) -> tuple[InputSlice, ...]:
+        """Return the rows of all sides; raises OptionError where they do not fit together."""
+        if (self.then is None) != (self.schema is None):
+            msg = "then and schema: expected both or neither; schema is that of what then yields"
+            raise OptionError(msg)
+        given = by_one_number(self.sources, checked(at, check=self.check))
+        check_placed(*given)
+        return given
+
+    def _with_then(
+        self,
+        join: Callable[..., Generator[pa.RecordBatch]],
+        joined: pa.Schema,
+        inputs: Sequence[Input],
+        time_zone: str | None,
+    ) -> tuple[WholeGroups, pa.Schema]:
+        """Return the work, with the function that reads the joined rows if there is one."""
+        if self.then is None or self.schema is None:
+            return WholeGroups(join), joined
+        if time_zone is not None:
+            joined = in_time_zone(joined, time_zone)
+        paths = " and ".join(rows.path for rows in inputs)
+        return WholeGroups(ThenOfGroup(join, joined, self.then, self.schema, paths)), self.schema
+
+
+@dataclass(frozen=True, eq=False)
+class Joined(_Join):
+    """The join of two descriptions that are co-partitioned."""
+
+    left: Description
+    right: Description
+    how: str = "inner"
 
     @property
     def sources(self) -> tuple[Description, ...]:
@@ -58,9 +88,7 @@ class Joined(Description):
 
     def bind(self, at: RunSettings) -> TaskPlan:
         """Return what tasks do: join the rows."""
-        at = checked(at, check=self.check)
-        left, right = by_one_number(self.sources, at)
-        check_placed(left, right)
+        left, right = self._inputs(at)
         plan = plan_join(
             left.rows,
             right.rows,
@@ -72,7 +100,6 @@ class Joined(Description):
         )
         for number, rows in enumerate((left.rows, right.rows)):
             refuse_collated(rows, [pair[number] for pair in plan.keys], "on")
-        _check_then(self.then, self.schema)
         return self._joining(left, right, plan, at.time_zone)
 
     def _joining(
@@ -83,9 +110,7 @@ class Joined(Description):
         left, right = left.pruned(plan.left_columns), right.pruned(plan.right_columns)
         join = partial(join_range, left.rows, right.rows, plan)
         joined = plan.schema(left.rows.schema, right.rows.schema)
-        work, schema = _with_then(
-            join, joined, self.then, self.schema, time_zone, [left.rows, right.rows]
-        )
+        work, schema = self._with_then(join, joined, [left.rows, right.rows], time_zone)
         in_right = plan.how == "right" or is_broadcast(left.rows)
         return TaskPlan(
             "join",
@@ -113,22 +138,14 @@ class Joined(Description):
 
 
 @dataclass(frozen=True, eq=False)
-class JoinedAsOf(Description):
+class JoinedAsOf(_Join):
     """Each row of a description, with what others of its key have as of its time."""
 
     left: Description
     rights: tuple[Description, ...]
     requests: tuple[TimeRequest, ...]
-    on: str | Sequence[str | tuple[str, str]] | None = None
     direction: Direction = "backward"
     allow_exact_matches: bool = True
-    suffixes: tuple[str, ...] | None = None
-    then: Then | None = None
-    schema: pa.Schema | None = None
-    """Of what ``then`` yields."""
-    declared: object = None
-    """The same, as Spark has it; None for what the Arrow schema says."""
-    check: bool = False
 
     @property
     def sources(self) -> tuple[Description, ...]:
@@ -137,9 +154,7 @@ class JoinedAsOf(Description):
 
     def bind(self, at: RunSettings) -> TaskPlan:
         """Return what tasks do: join the rows."""
-        at = checked(at, check=self.check)
-        given = by_one_number(self.sources, at)
-        check_placed(*given)
+        given = self._inputs(at)
         left, *rights = given
         plan = plan_asof_join(
             left.rows,
@@ -156,7 +171,6 @@ class JoinedAsOf(Description):
             refuse_collated(left.rows, [a for a, _ in side.keys], "on")
             refuse_collated(right.rows, [b for _, b in side.keys], "on")
             refuse_collated(right.rows, [] if side.ties is None else [side.ties], "ties")
-        _check_then(self.then, self.schema)
         return self._joining(given, plan, at.time_zone)
 
     def _joining(
@@ -178,9 +192,7 @@ class JoinedAsOf(Description):
         sides = reached_by(left.rows, [right.rows for right in rights], plan)
         join = partial(join_asof, left.rows, sides, plan)
         joined = plan.schema(left.rows.schema, [rows.schema for rows in sides])
-        work, schema = _with_then(
-            join, joined, self.then, self.schema, time_zone, [left.rows, *sides]
-        )
+        work, schema = self._with_then(join, joined, [left.rows, *sides], time_zone)
         return TaskPlan(
             "as-of join",
             (left.rows, *sides),
@@ -207,29 +219,6 @@ class JoinedAsOf(Description):
         self, given: Sequence[InputSlice], plan: AsOfPlan, names: Sequence[str]
     ) -> TaskPlan:
         return self._joining(given, plan.pruned(names), None)
-
-
-def _check_then(then: Then | None, schema: pa.Schema | None) -> None:
-    if (then is None) != (schema is None):
-        msg = "then and schema: expected both or neither; schema is that of what then yields"
-        raise OptionError(msg)
-
-
-def _with_then(
-    join: Callable[..., Generator[pa.RecordBatch]],
-    joined: pa.Schema,
-    then: Then | None,
-    schema: pa.Schema | None,
-    time_zone: str | None,
-    inputs: Sequence[Input],
-) -> tuple[WholeGroups, pa.Schema]:
-    """Return the work of a join, with the function that reads its rows if there is one."""
-    if then is None or schema is None:
-        return WholeGroups(join), joined
-    if time_zone is not None:
-        joined = in_time_zone(joined, time_zone)
-    paths = " and ".join(rows.path for rows in inputs)
-    return WholeGroups(ThenOfGroup(join, joined, then, schema, paths)), schema
 
 
 def _subpartitions_of_join(

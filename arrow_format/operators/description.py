@@ -17,15 +17,10 @@ from typing import TYPE_CHECKING, Any
 from arrow_format.arrays.spark_schema_evolution import renamed_field
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.filters.spark_rules import SPARK_DEFAULTS, SparkSettings, collations
-from arrow_format.keys.co_partitioning import (
-    has_broadcast_rows,
-    is_broadcast,
-)
+from arrow_format.keys.co_partitioning import has_broadcast_rows, is_broadcast
 from arrow_format.keys.partitioner import HashPartitioner
 from arrow_format.operators.aggregate_functions import OF_ROWS
-from arrow_format.operators.aggregation_plan import (
-    AggregationPlan,
-)
+from arrow_format.operators.aggregation_plan import AggregationPlan
 from arrow_format.operators.asof_plan import AsOfPlan
 from arrow_format.operators.computed import Computed
 from arrow_format.operators.inputs import InputSlice, bound

@@ -170,7 +170,7 @@ def plan_join(
     how: str = "inner",
     left_columns: Sequence[str] | None = None,
     right_columns: Sequence[str] | None = None,
-    suffixes: tuple[str, str] | None = None,
+    suffixes: Sequence[str] | None = None,
 ) -> JoinPlan:
     """Plan a join of two co-partitioned shuffles.
 
@@ -291,11 +291,7 @@ def _key_pairs(
     if isinstance(on, str) and on in KINDS and on not in left.schema.names:
         msg = f"on={on!r} is a kind of join, and no column: say how={on!r}"
         raise OptionError(msg)
-    given: Sequence[object] = on if isinstance(on, Sequence) and not isinstance(on, str) else [on]
-    pairs = tuple(_pair(item) for item in given)
-    if not pairs or len(set(pairs)) < len(pairs):
-        msg = f"on={on!r}: expected column names or pairs (left, right), each once"
-        raise OptionError(msg)
+    pairs = given_pairs(on)
     missing = [pair for pair in needed if pair not in pairs]
     if missing and not (is_broadcast(left) or is_broadcast(right)):
         msg = (
@@ -303,6 +299,16 @@ def _key_pairs(
             f"{right.path}: rows that agree on the others alone lie in different subpartitions. "
             "Add them, or join the DataFrames of to_spark() in Spark"
         )
+        raise OptionError(msg)
+    return pairs
+
+
+def given_pairs(on: str | Sequence[str | tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """Return the pairs (left, right) of columns that are named; raises OptionError."""
+    given: Sequence[object] = on if isinstance(on, Sequence) and not isinstance(on, str) else [on]
+    pairs = tuple(_pair(item) for item in given)
+    if not pairs or len(set(pairs)) < len(pairs):
+        msg = f"on={on!r}: expected column names or pairs (left, right), each once"
         raise OptionError(msg)
     return pairs
 

@@ -160,6 +160,70 @@ def test_each_label_has_the_rows_of_the_rule(data):
             assert got == expected
 
 
+NEW = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), min_size=1, max_size=6)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), NEW),
+        st.tuples(st.just("upsert"), NEW),
+        st.tuples(st.sampled_from(["delete", "erase"]), st.integers(0, 3)),
+        st.tuples(st.just("rescale"), st.sampled_from([3, 6, 12])),
+        st.tuples(st.just("merge"), st.sampled_from(MERGES[1:])),
+        st.tuples(st.just("rollback"), st.just(None)),
+    ),
+    max_size=6,
+)
+
+
+def lived(path, first, steps, sort_by):
+    """Return a table of identified rows after what was done to it."""
+    ids = count(10)
+
+    def numbered(pairs, known=0):
+        made = [next(ids) if i >= known else i for i, _ in enumerate(pairs)]
+        keys, times = zip(*pairs, strict=True)
+        return pa.table({"k": keys, "t": times, "id": made, "v": range(len(pairs))})
+
+    how = {"keys": "k", "num_subpartitions": 3, "sort_by": sort_by, "options": FAST}
+    arrow_shuffle.write_shuffle(numbered(first, len(first)), path, unique=["k", "id"], **how)
+    for what, given_ in steps:
+        shuffle = arrow_shuffle.open_shuffle(path)
+        if what == "append":
+            shuffle.append(numbered(given_), options=FAST)
+        elif what == "upsert":  # of identities that are there, mostly, under any key
+            rows = numbered(given_, known=min(3, len(given_)))
+            shuffle.upsert(rows, options=FAST)
+        elif what in ("delete", "erase"):
+            shuffle.delete({"k": [given_]}, erase=what == "erase", options=FAST)
+        elif what == "rescale":
+            shuffle.rescale(given_)
+        elif what == "merge":
+            shuffle.merge(**given_, options=FAST)
+        elif shuffle.version > 1:
+            shuffle.rollback(shuffle.version - 1, undo_deletions=True)
+    return arrow_shuffle.open_shuffle(path)
+
+
+@settings(max_examples=examples(30, 500))
+@given(NEW, STEPS, NEW, STEPS, st.sampled_from(SORTS[:4]), st.booleans(), st.booleans())
+def test_whatever_was_done_to_both_sides(labels, to_labels, features, done, sort_by, latest, backs):
+    """The rule is that of the rows that are there, in the order in which they are read."""
+    with tempfile.TemporaryDirectory() as path:
+        left = lived(f"{path}/l", labels, to_labels, ())
+        right = lived(f"{path}/f", features, done, sort_by)
+        rows = right.select("t", "v", latest_by="id" if latest else None)
+        direction = "backward" if backs else "nearest"
+        asked = left.select("k", "t", "id").join(rows, how="asof", time="t", direction=direction)
+        there = right.select("k", "t", "v", latest_by="id" if latest else None).to_table()
+        pairs = list(zip(there["k"].to_pylist(), there["t"].to_pylist(), strict=True))
+        model = as_of(in_order(left, "k", "t"), pairs, direction=direction)
+        values = [None if place is None else there["v"][place].as_py() for place in model]
+        known = in_order(left, "k", "t", "id")
+        expected = sorted([(*row, v) for row, v in zip(known, values, strict=True)], key=str)
+        for found in (asked.to_table(), in_blocks(asked, 400)):
+            rows = zip(*(found[name].to_pylist() for name in ("k", "t", "id", "v")), strict=True)
+            assert sorted(rows, key=str) == expected
+
+
 @settings(max_examples=examples(15, 200))
 @given(ROWS, ROWS, st.sampled_from(SORTS), st.integers(1, 3))
 def test_merges_change_nothing(labels, features, sort_by, days):
