@@ -159,7 +159,7 @@ class _Side:
             kept = take(found.batch, to_arrow(ascending(found.rows[found.rows != NO_ROW])))
             if kept.nbytes > self._block_bytes and block.num_rows > 1:
                 return None
-            # They stand before those that came later, so that ties are decided as in one block.
+            # They come before those that are read later, so that ties are decided as in one block.
             found = self._of(lefts, joined([kept, rights]) if kept.num_rows else rights)
             del rights, kept  # before the next is read
         return found

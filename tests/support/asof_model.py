@@ -1,4 +1,4 @@
-"""What an as-of join gives, in twenty lines: the rule of the guide, row by row."""
+"""What an as-of join gives, in thirty lines: the rule of the guide, row by row."""
 
 from __future__ import annotations
 
