@@ -201,6 +201,9 @@ class Shuffle(VersionFacts):
     @property
     def read_bytes(self) -> pa.Int64Array:
         """Estimated stored bytes that a reader of each subpartition reads; fewer with a filter."""
+        return self._stored_bytes()
+
+    def _stored_bytes(self) -> pa.Int64Array:
         stored = estimate_read_bytes(self._snapshot, self._reader.totals[1])
         return to_arrow(stored if self._selection is None else self._selection.weighed(stored, 0))
 
@@ -224,7 +227,7 @@ class Shuffle(VersionFacts):
 
         if self._last_of is not None or has_broadcast_rows(self):
             return None
-        return self.read_bytes
+        return self._stored_bytes()
 
     def is_in_order(self, subpartition: int) -> bool:
         """Whether rows lie in the files in the order of :meth:`read`, so that pieces have it too.
