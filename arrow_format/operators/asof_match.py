@@ -111,16 +111,16 @@ def matches(
         return found
     keys, numbers = _numbered(left, right)
     num_right = len(right.time)
-    numbers_there, keys_there, times_there = numbers[:num_right], keys[:num_right], right.values
+    numbers_there, times_there = numbers[:num_right], right.values
     order = _order(numbers_there, there, ties, greatest_first=rule.direction == "forward")
     if order is not None:
-        numbers_there, keys_there = numbers_there[order], keys_there[order]
-        times_there = times_there[order]
+        numbers_there = numbers_there[order]
 
     def near(rows: Int64Array) -> tuple[Int64Array, Values]:
         """Return rows without those of other keys and those too far, and how far each is."""
-        is_near = (rows != NO_ROW) & (keys_there[rows] == keys[num_right:])
-        apart = _apart(left.values, times_there[rows])
+        places = rows if order is None else order[rows]
+        is_near = (rows != NO_ROW) & (keys[places] == keys[num_right:])
+        apart = _apart(left.values, times_there[places])
         if rule.tolerance is not None:
             is_near &= apart <= rule.tolerance
         return np.where(is_near, rows, NO_ROW), apart
@@ -173,8 +173,7 @@ def _numbered(left: TimedRows, right: TimedRows) -> tuple[Int64Array, Int64Array
     times: Int64Array = np.concatenate([_codes(rows) for rows in (right, left)])
     least = int(times.min())
     span = int(times.max()) - least + 1
-    if bound * span > _MAX_NUMBER or not _ascend(keys[: len(right.time)]):
-        # By first appearance: sorted subpartitions, one behind the other, are in order so.
+    if bound * span > _MAX_NUMBER:
         keys, bound = encoded(to_arrow(keys))
     if bound * span > _MAX_NUMBER:
         distinct, places = np.unique(times, return_inverse=True)
@@ -198,7 +197,7 @@ def _order(
     ties: pa.Array | None,
     *,
     greatest_first: bool,
-) -> NDArray[np.uint32] | None:
+) -> NDArray[np.uint32] | Int64Array | None:
     """Return the permutation into the order of numbers, then of ties; None for as they are.
 
     ``places`` are the rows of ``ties`` that have numbers, all when None.
@@ -208,13 +207,10 @@ def _order(
             ties = take(ties, to_arrow(places))
         codes = order_codes(ties, "descending" if greatest_first else "ascending")
         return sort_permutation(codes, numbers)
-    if _ascend(numbers):
+    if (numbers[1:] >= numbers[:-1]).all():
         return None
-    return sort_permutation([numbers])
-
-
-def _ascend(numbers: Int64Array) -> bool:
-    return bool((numbers[1:] >= numbers[:-1]).all())
+    # Merges ascending runs, which regions of a sorted shuffle are.
+    return np.argsort(numbers, kind="stable")
 
 
 def _apart(times: Values, others: Values) -> Values:
