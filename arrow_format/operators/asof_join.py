@@ -44,6 +44,10 @@ if TYPE_CHECKING:
 ROW_BYTES = 80
 """Charged for a row in addition to its bytes: its numbers, its time, and the order of both."""
 
+LEAST_LEFT_OUT = 1 / 8
+"""Share of the times of a right that must be out of reach for its rows to be asked for theirs,
+which takes a fifth of the time in which they are read and joined."""
+
 
 def join_asof(
     left: Input,
@@ -135,6 +139,7 @@ class _Side:
         # Rows of one key and time come in order where files have them so, or sort keys say it.
         asked = {plan.times[1], *(key for _, key in plan.keys)}
         self._ordered = any(name not in asked for name, _ in rows.sort_by)
+        self._known = known_times(rows, plan.times[1], plan.compared_as)
 
     def found(self, block: pa.RecordBatch, group: tuple[int, int]) -> _Found | None:
         """Return the rows for those of a block, which is of a group of subpartitions.
@@ -195,28 +200,31 @@ class _Side:
             return None
         if times.dtype != np.int64:
             return self._rows
-        return within_reach(self._rows, self.plan, int(times.min()), int(times.max()))
+        bounds = int(times.min()), int(times.max())
+        return within_reach(self._rows, self.plan, *bounds, self._known)
 
 
-def within_reach(rows: Input, side: AsOfSide, least: int, greatest: int) -> Input:
+def within_reach(
+    rows: Input, side: AsOfSide, least: int, greatest: int, known: tuple[int, int] | None
+) -> Input:
     """Return the rows of a right that any row of the left with a time in a range can have.
 
-    ``least`` and ``greatest`` are times of the left as numbers, both included. All rows where they
-    are not stored, or the log knows that each can be reached.
+    ``least`` and ``greatest`` are times of the left as numbers, both included; ``known`` are those
+    of the right, as :func:`known_times` has them. All rows where they are not stored, or nearly
+    all can be reached.
     """
-    if not isinstance(rows, Shuffle):
-        return rows
-    name = side.times[1]
     first, last = _reach(side.rule, least, greatest)
-    known = _as_numbers(rows.logged_bounds(name), side.compared_as)
-    conditions = []
-    if first is not None and (known is None or known[0] < first):
-        time = Literal(_time_of(first, side.compared_as))
-        conditions.append(Comparison(">=", Column(name), time))
-    if last is not None and (known is None or known[1] > last):
-        time = Literal(_time_of(last, side.compared_as))
-        conditions.append(Comparison("<=", Column(name), time))
-    if not conditions:
+    if known is not None:
+        begin = known[0] if first is None else max(first, known[0])
+        end = known[1] if last is None else min(last, known[1])
+        if end - begin >= (known[1] - known[0]) * (1 - LEAST_LEFT_OUT):
+            return rows
+    conditions = [
+        Comparison(operator, Column(side.times[1]), Literal(_time_of(time, side.compared_as)))
+        for operator, time in ((">=", first), ("<=", last))
+        if time is not None
+    ]
+    if not conditions or not isinstance(rows, Shuffle):
         return rows
     return rows.where(rows.bound(all_of(conditions), SPARK_DEFAULTS))
 
@@ -225,17 +233,18 @@ def reached_by(left: Input, rights: Sequence[Input], plan: AsOfPlan) -> list[Inp
     """Return the rows of each right that rows of the left can have, by what logs know of times."""
     reached = []
     for right, side in zip(rights, plan.sides, strict=True):
-        known = None
-        if isinstance(left, Shuffle):
-            known = _as_numbers(left.logged_bounds(side.times[0]), side.compared_as)
-        reached.append(right if known is None else within_reach(right, side, *known))
+        name, there = side.times
+        asked = known_times(left, name, side.compared_as)
+        if asked is not None:
+            known = known_times(right, there, side.compared_as)
+            right = within_reach(right, side, *asked, known)
+        reached.append(right)
     return reached
 
 
-def _as_numbers(
-    bounds: tuple[pa.Scalar, pa.Scalar] | None, type_: pa.DataType
-) -> tuple[int, int] | None:
-    """Return bounds of times as integers; None where they are not known, or not integers."""
+def known_times(rows: Input, name: str, type_: pa.DataType) -> tuple[int, int] | None:
+    """Return bounds of times as integers by the log; None where it has none, or not integers."""
+    bounds = rows.logged_bounds(name) if isinstance(rows, Shuffle) else None
     if bounds is None or not bounds[0].is_valid or pt.is_floating(type_):
         return None
     try:

@@ -1,7 +1,8 @@
 """Which row of one block is the nearest in time to each row of another, of an equal key. Pure.
 
-Key and time of a row become one number, in whose order the rows of the one block are put, unless
-they come so, as from a shuffle sorted by both; each row of the other is found there by bisection.
+Key and time of a row become one number, in whose order the rows of the one block are put: sorted
+runs of them, as a shuffle sorted by both has, are merged. There each row of the other is found by
+bisection.
 """
 
 from __future__ import annotations

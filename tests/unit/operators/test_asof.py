@@ -358,6 +358,22 @@ def test_only_files_within_the_tolerance_are_read(tmp_path):
     assert (every, files) == (week, 60)
 
 
+def test_rows_are_not_asked_for_their_time_where_few_are_out_of_reach(tmp_path):
+    features = written(tmp_path / "f", rows([(1, time, time) for time in range(801)]), "k")
+
+    def filter_of(time, tolerance=None):
+        labels = written(tmp_path / f"l{time}", rows([(1, time, 0)], value="id"), "k")
+        joined = labels.join(features, how="asof", time="t", tolerance=tolerance)
+        assert values(joined) == [min(time, 800)]
+        (_, planned) = joined.explain().reads[1]
+        return planned.filter
+
+    assert filter_of(700) is None
+    assert "<= 699" in str(filter_of(699))
+    assert filter_of(801, tolerance=701) is None
+    assert ">= 101" in str(filter_of(802, tolerance=701))
+
+
 def test_columns_stay_with_their_side_where_another_has_none(tmp_path, labels):
     first = written(tmp_path / "f", rows([(1, 5, "F")]), "k")
     second = written(tmp_path / "g", rows([(1, 5, "G")]).append_column("w", pa.array([7])), "k")
