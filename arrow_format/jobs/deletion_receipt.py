@@ -6,7 +6,7 @@ A look (:mod:`arrow_format.jobs.erasure`) returns it with what is left of what h
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from msgspec import convert, json, to_builtins
@@ -59,6 +59,7 @@ _NOT_IN_LOG = {
     "path",
     "is_looked_at",
     "versions",
+    "readers",
     "rolled_back",
     "flushed",
     "unreachable",
@@ -151,6 +152,9 @@ class DeletionReceipt(Report):
     unreachable
         Local directories of files that cannot be seen from this machine: they do not hold the id
         that a job put there.
+    readers
+        Readers that are at work and hold one of these versions, or an earlier one, and that
+        version: no collection lets it expire, or a later one, until they end or move on.
     files_with_dropped_columns
         Files of the newest version that have columns which were dropped: dropping erases nothing.
         Values of the rows that were not deleted; :attr:`is_gone` says nothing of them.
@@ -180,6 +184,7 @@ class DeletionReceipt(Report):
     rolled_back: Natural = 0
     flushed: tuple[Natural, ...] = ()
     unreachable: tuple[str, ...] = ()
+    readers: Mapping[str, Natural] = field(default_factory=dict)
     files_with_dropped_columns: Natural = 0
 
     @property
@@ -279,6 +284,11 @@ class DeletionReceipt(Report):
             found["files"] = f"{count_of(len(self.files), 'file')}{such_as}"
         for name, what in found.items():
             yield f"  {_HOLDING[name].format(found=what, path=self.path)}"
+        if self.readers:
+            yield (
+                f"  readers    {_listed(self.readers)} keep the versions from these on from "
+                "collection: wait until they end or move on, or end them"
+            )
         if self.erases and (versions or self.files):
             yield (
                 f"  next       arrow-shuffle gc {self.path} --retention 24h, a day after the "

@@ -32,6 +32,7 @@ from arrow_format.jobs.gc_files import (
     stored,
 )
 from arrow_format.jobs.job_files import job_of
+from arrow_format.jobs.reader_holds import reader_holds
 from arrow_format.log.commit_log import DROPPED, CommitLog, draft
 from arrow_format.log.consumers import ConsumerRegistry
 from arrow_format.log.entry import EXPIRE
@@ -169,7 +170,7 @@ def drop_shuffle(
     path, storage_options
         As for :func:`~arrow_shuffle.open_shuffle`.
     force
-        Even if a consumer is at work, or has rows to consume: it gets an error.
+        Even if a consumer or reader is at work, or has rows to consume: it gets an error.
     on_bytes
         Called with the bytes of each file that was removed.
 
@@ -183,7 +184,8 @@ def drop_shuffle(
     ShuffleNotFoundError
         The path holds no shuffle; nothing was removed.
     ConsumerError
-        A consumer is at work, or has rows to consume; nothing was removed.
+        A consumer is at work, or has rows to consume, or a reader holds a version; nothing was
+        removed.
     CorruptShuffleError, FormatVersionError
         The log cannot be read, or only a newer release may write it; nothing was removed.
     StorageError
@@ -258,8 +260,15 @@ class _Drop:
         )
 
     def _check_consumers(self, state: LogState) -> None:
-        """Raise ConsumerError where a consumer is at work, or has rows to consume."""
+        """Raise ConsumerError where a consumer or reader is at work, or has rows to consume."""
         last = 0 if state.is_ended else state.content
+        for hold in reader_holds(self._storage):
+            if hold.is_living:
+                msg = (
+                    f"{self._storage.root}: {hold} reads version {hold.version}; nothing was "
+                    "removed. Let it end, or drop the shuffle with force"
+                )
+                raise ConsumerError(msg)
         for name in self._consumers.names():
             record = self._consumers.newest(name)
             if record.holder is not None and record.holder.is_alive() is not False:

@@ -12,6 +12,7 @@ from arrow_format.concurrency import run_concurrently
 from arrow_format.errors import OptionError
 from arrow_format.jobs.deletion_receipt import DeletionReceipt
 from arrow_format.jobs.job_files import job_directory
+from arrow_format.jobs.reader_holds import reader_holds
 from arrow_format.log.changes import has_commit
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.holding_versions import first_holding, ranges_after
@@ -50,12 +51,14 @@ def erasure_status(
     storage = open_storage(path, storage_options)
     check_there(storage)
     log = CommitLog(storage)
-    looked_at = log.read(partial(_looked_at, log, receipt))
+    looked_at = log.read(partial(_looked_at, storage, log, receipt))
     files, unreachable = _existing(storage, receipt.files)
     return replace(looked_at, files=files, unreachable=unreachable)
 
 
-def _looked_at(log: LogReader, receipt: DeletionReceipt, view: LogView) -> DeletionReceipt:
+def _looked_at(
+    storage: Storage, log: LogReader, receipt: DeletionReceipt, view: LogView
+) -> DeletionReceipt:
     """Return the receipt with what the log says; the files are still to be looked for."""
     state, version = view.state, receipt.version
     if state.version < version or not has_commit(log, view, version, receipt.commit_id):
@@ -74,6 +77,11 @@ def _looked_at(log: LogReader, receipt: DeletionReceipt, view: LogView) -> Delet
         rolled_back = state.undone.before
         later, keys = ranges_after(log, view, keys, version)
         versions += later
+    readers = {
+        str(hold): hold.version
+        for hold in (reader_holds(storage) if versions else ())
+        if hold.version <= versions[-1][1] and hold.keeps(state)
+    }
     tags = {
         name: tag.version
         for name, tag in state.tags.items()
@@ -90,6 +98,7 @@ def _looked_at(log: LogReader, receipt: DeletionReceipt, view: LogView) -> Delet
         path=log.root,
         is_looked_at=True,
         versions=tuple(versions),
+        readers=readers,
         rolled_back=rolled_back,
         tags=tags,
         pending=tuple(number for number in receipt.pending if number in waiting),

@@ -34,8 +34,10 @@ from arrow_format.jobs.gc_files import (
 )
 from arrow_format.jobs.gc_plan import Plan, Planner
 from arrow_format.jobs.map_outputs import check_files
+from arrow_format.jobs.reader_holds import reader_holds
 from arrow_format.jobs.retention import find_abandoned, find_consumed
 from arrow_format.log.commit_log import CommitLog, draft
+from arrow_format.log.consumers import consumer_directory
 from arrow_format.log.entry import EXPIRE, FENCE, LogEntry
 from arrow_format.log.identity import claim_of
 from arrow_format.log.names import (
@@ -167,7 +169,7 @@ class _Collection:
             oldest = plan.view.oldest
         view, retention = plan.view, self.planner.retention
         if retention is not None:
-            groups = chain(self._temporaries(view), self._segments(view))
+            groups = chain(self._dead_readers(), self._temporaries(view), self._segments(view))
             removed += self._remove(groups)
         expired = tuple(self._versions(before, oldest))  # whose entries may be made blank now
         if self.planner.compacts:
@@ -331,6 +333,19 @@ class _Collection:
             stats = {path: self.storage.stat(path) for path in paths}
             listed = {path: stat for path, stat in stats.items() if stat is not None}
             yield self._old(stored(self.storage, paths, listed))
+
+    def _dead_readers(self) -> Iterator[list[StoredFile]]:
+        """Yield what readers that were killed left of their holds."""
+        for hold in reader_holds(self.storage, self.planner.now_ms):
+            if hold.is_living:
+                continue
+            directory = consumer_directory(hold.name)
+            listed = self.storage.files(directory)
+            # Not what a put has not finished: perhaps it is of a reader that begins.
+            records = [path for path in listed if not path.startswith(f"{directory}/{TEMPORARY}")]
+            yield stored(self.storage, records, listed)
+            if not self.dry_run:
+                self.storage.prune(directory, and_root=False)
 
     def _old(self, files: list[StoredFile]) -> list[StoredFile]:
         return [file for file in files if self.planner.is_past(file.modified_ms)]

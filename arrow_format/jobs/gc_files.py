@@ -304,6 +304,7 @@ _HOLDS = {
     "retention": "retention {name}: versions from {version}; collect with a shorter --retention",
     "consumer": "consumer {name}: versions from {version}; 'arrow-shuffle consumers --forget' one "
     "that will not come back",
+    "reader": "reader {name}: versions from {version}, until it ends or moves on",
     "tag": "tag {name}: version {version}; 'arrow-shuffle tag --remove' removes it",
     "pending": "{name} that wait to be flushed: the log from number {version}; 'arrow-shuffle "
     "flush' makes a version of them",
@@ -321,12 +322,12 @@ class Hold:
     Parameters
     ----------
     by
-        ``retention``, ``consumer``, ``tag`` or ``pending``; ``unseen`` for a local directory whose
-        disk is not mounted here; ``relocate`` for files in local directories of a shuffle that was
-        moved, or is a copy (:meth:`arrow_shuffle.Shuffle.relocate`).
+        ``retention``, ``consumer``, ``reader``, ``tag`` or ``pending``; ``unseen`` for a local
+        directory whose disk is not mounted here; ``relocate`` for files in local directories of a
+        shuffle that was moved, or is a copy (:meth:`arrow_shuffle.Shuffle.relocate`).
     name
-        Of the consumer or tag; the retention, or what is pending; the local directory, or where the
-        shuffle was.
+        Of the consumer or tag; of a reader that is at work the name of its hold, and its process;
+        the retention, or what is pending; the local directory, or where the shuffle was.
     version
         The oldest version that it keeps, or of what is pending the first number of the log; 0 of
         files in local directories.

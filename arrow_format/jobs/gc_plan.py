@@ -19,6 +19,7 @@ from arrow_format.concurrency import run_concurrently
 from arrow_format.jobs.gc_files import Hold, JobFiles, ListedFiles
 from arrow_format.jobs.job_files import job_directory
 from arrow_format.jobs.live_outputs import live_outputs, num_among
+from arrow_format.jobs.reader_holds import reader_holds
 from arrow_format.jobs.retention import first_wanted
 from arrow_format.log.consumers import ConsumerRegistry
 from arrow_format.log.names import last_checkpoint, segment_of
@@ -192,6 +193,12 @@ class Planner:
                 name = ", ".join(sorted(waiting_for)) or "that is still to come"
                 holds.append(Hold("consumer", name, oldest))
         oldest = max(oldest, state.oldest)
+        if oldest > state.oldest:
+            # Looked for after the log was read: see VersionHold.
+            readers = reader_holds(self.storage, self.now_ms)
+            kept = [hold for hold in readers if hold.version < oldest and hold.keeps(state)]
+            holds += [Hold("reader", str(hold), hold.version) for hold in kept]
+            oldest = min([oldest, *(hold.version for hold in kept)])
         if oldest == by_age < state.version and self.retention is not None:
             holds.append(Hold("retention", str(self.retention), oldest))
         return oldest, sorted(holds, key=lambda hold: hold.version)

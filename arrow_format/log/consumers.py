@@ -1,5 +1,8 @@
 """The consumers of a shuffle: which process is at work as each, and how far each has consumed.
 
+A reader that holds a version has a directory and records as a consumer has, under a name of its own
+(:func:`arrow_format.log.names.is_reader`), and counts as none.
+
 A consumer has a directory ``consumers/<name>`` in the shuffle, which may exist before anything is
 written. It holds numbered records, of which the newest says everything. A process that changes
 anything puts the next number if that is absent: of several processes one succeeds, and one that was
@@ -19,11 +22,12 @@ from functools import partial
 from arrow_format.errors import (
     ConsumerError,
     CorruptShuffleError,
+    OptionError,
     ShuffleError,
     StorageError,
 )
 from arrow_format.log.framing import from_frame, readable, to_frame
-from arrow_format.log.names import CONSUMER_DIRECTORY
+from arrow_format.log.names import CONSUMER_DIRECTORY, is_reader
 from arrow_format.model import MAX_INTEGER, SAFE_NAME, Natural
 from arrow_format.options import check_integer, check_name
 from arrow_format.process_identity import ProcessIdentity  # noqa: TC001  msgspec reads it
@@ -38,8 +42,15 @@ _MAX_TAKEN = 100
 
 
 def check_consumer(name: object) -> str:
-    """Return ``name`` if it is 1 to 100 letters, digits, ``_`` and ``-``; else OptionError."""
-    return check_name("consumer", name)
+    """Return ``name`` if it is 1 to 100 letters, digits, ``_`` and ``-``; else OptionError.
+
+    Also raises it for a name as readers' holds have them.
+    """
+    checked = check_name("consumer", name)
+    if is_reader(checked):
+        problem = "expected another name: one like this is of a reader that holds a version"
+        raise OptionError.of("consumer", name, problem)
+    return checked
 
 
 def consumer_directory(name: str) -> str:
@@ -115,8 +126,12 @@ class ConsumerRegistry:
         return {name: record for name, record in records.items() if record.version is not None}
 
     def names(self) -> list[str]:
-        """Return the names of all that may have a record, registered or not."""
-        return sorted(filter(SAFE_NAME.fullmatch, self.storage.list(CONSUMER_DIRECTORY)))
+        """Return the names of all consumers that may have a record, registered or not."""
+        return [name for name in self._listed() if not is_reader(name)]
+
+    def readers(self) -> list[str]:
+        """Return the names under which readers may hold versions; these are no consumers."""
+        return [name for name in self._listed() if is_reader(name)]
 
     def all_progress(self) -> dict[str, int]:
         """Return the consumed version of every consumer, by name; raises as :meth:`newest`."""
@@ -198,6 +213,9 @@ class ConsumerRegistry:
             "seen no record of this one for long, or was forgotten. This process records nothing "
             "more; run one consumer of a name at a time"
         )
+
+    def _listed(self) -> list[str]:
+        return sorted(filter(SAFE_NAME.fullmatch, self.storage.list(CONSUMER_DIRECTORY)))
 
     def _numbers(self, name: str) -> list[int]:
         names = self.storage.list(consumer_directory(name))

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 LOG_DIRECTORY = "commit_log"
 MAP_OUTPUT_DIRECTORY = "map_outputs"
 CONSUMER_DIRECTORY = "consumers"
+READER_PREFIX = "reader-"
+"""What the name begins with by which a reader holds a version, see :func:`is_reader`."""
+
 EXPIRED_DIRECTORY = f"{LOG_DIRECTORY}/expired"
 """Of the lists of what removed segments held."""
 IDENTITY_DIRECTORY = f"{LOG_DIRECTORY}/identity"
@@ -28,6 +31,8 @@ TEMPORARY = ".tmp-"
 
 JOB_ID = re.compile(r"[0-9a-f]{32}")
 
+_READER = re.compile(rf"{READER_PREFIX}[0-9a-f]{{12}}")
+
 SEGMENT_ENTRIES = 512
 """Numbers of one segment; with its checkpoints one page of a store's listing."""
 
@@ -37,6 +42,11 @@ CHECKPOINT_INTERVAL = 16
 _SEGMENT = re.compile(r"[0-9]{18}")
 _ENTRY = re.compile(r"([0-9]{20})\.entry")
 _RANGE = re.compile(r"([0-9]{20})\.range")
+
+
+def is_reader(name: str) -> bool:
+    """Whether a directory of consumers is that of a reader's hold, which is no consumer."""
+    return _READER.fullmatch(name) is not None
 
 
 def segment_of(number: int) -> int:

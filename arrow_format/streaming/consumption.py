@@ -33,7 +33,7 @@ from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.conflicts import check_version_number
 from arrow_format.log.consumers import ConsumerRegistry, check_consumer, consumer_directory
 from arrow_format.log.names import LOG_DIRECTORY, MAP_OUTPUT_DIRECTORY
-from arrow_format.options import WriteOptions, check_flag, check_seconds
+from arrow_format.options import WriteOptions, check_flag, check_name, check_seconds
 from arrow_format.read.presentation import count_of, format_bytes
 from arrow_format.read.shuffle import Shuffle, check_there
 from arrow_format.report import Report
@@ -357,7 +357,7 @@ def forget_consumer(
     storage = open_storage(path, storage_options)
     registry = ConsumerRegistry(storage)
     try:
-        newest = registry.newest(check_consumer(consumer))
+        newest = registry.newest(check_name("consumer", consumer))
         if newest.version is None and newest.holder is None:
             return False
         lease = take_lease(storage, consumer)

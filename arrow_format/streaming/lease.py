@@ -60,6 +60,10 @@ class Lease:
                 if self.record is record:  # not one of before, whose answer was lost
                     return
 
+    def runs_here(self) -> bool:
+        """Whether the calling thread is the one that puts records from time to time."""
+        return self._thread is threading.current_thread()
+
     def end(self, *, removes: bool = False) -> None:
         """Let other processes have the name, unless a record has done so.
 

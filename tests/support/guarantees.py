@@ -322,6 +322,11 @@ GUARANTEES: dict[str, dict[str, str]] = {
             "Files of the newest version stay, and files of every version within the retention, "
             "counted from when another version replaced it"
         ),
+        "held versions": (
+            "A version that a living reader holds stays readable, and every later one, whatever "
+            "collections run beside it; a reader whose process is dead holds nothing, and what it "
+            "left is removed"
+        ),
         "fences": (
             "Files of an unfinished job are removed only after a fence; a fenced job fails at its "
             "commit with an error that says so, and at any step of a commit either the commit or "
