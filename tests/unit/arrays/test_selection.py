@@ -93,8 +93,14 @@ def test_an_index_that_leads_out_is_seen():
         take(pa.array([1, 2]), pa.array([2]))
 
 
-@given(gone=st.sets(st.integers(0, 299), max_size=299))
-def test_runs_of_rows_are_what_is_taken_of_them(gone):
-    rows = np.array([i for i in range(300) if i not in gone])
-    batch = pa.record_batch({"i": pa.array(range(300)), "grid": GRIDS.take(pa.array([3] * 300))})
-    assert take_runs(batch, rows) == take(batch, pa.array(rows))
+@pytest.mark.parametrize("columns", [["i", "grid", "s"], []])
+@pytest.mark.parametrize("run_rows", [2, 20, 100, 600, 1300])
+def test_runs_of_rows_are_what_is_taken_of_them(run_rows, columns):
+    rows = np.array([i for i in range(1300) if i % run_rows != 1])
+    texts = [None if i % 7 == 0 else str(i) for i in range(1300)]
+    batch = pa.record_batch(
+        {"i": pa.array(range(1300)), "grid": GRIDS.take(pa.array([3] * 1300)), "s": texts}
+    ).select(columns)
+    found = take_runs(batch, rows)
+    assert found.num_rows == len(rows)
+    assert found == take(batch, pa.array(rows))
