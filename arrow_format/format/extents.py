@@ -66,12 +66,16 @@ class Extents(NamedTuple):
 
     def marked(self, is_left: NDArray[np.bool_]) -> Extents:
         """Return them cut where the rows that are left begin and end; others are of ``GONE``."""
+        ids, sizes = self.cut(np.flatnonzero(np.diff(is_left)) + 1)
+        ids[~is_left[sizes.cumsum() - sizes]] = GONE
+        return Extents(ids, sizes)
+
+    def cut(self, rows: Int64Array) -> Extents:
+        """Return them cut before some rows too, which they have."""
         ends = self.sizes.cumsum()
-        starts = np.flatnonzero(np.diff(is_left)) + 1
-        starts = ascending(np.concatenate([ends - self.sizes, starts]))
+        starts = ascending(np.concatenate([ends - self.sizes, rows]))
         ids = self.ids[np.searchsorted(ends, starts, side="right")]
-        ids[~is_left[starts]] = GONE
-        return Extents(ids, np.diff(starts, append=len(is_left)))
+        return Extents(ids, np.diff(starts, append=ends[-1:]))
 
     @property
     def each(self) -> Int32Array:

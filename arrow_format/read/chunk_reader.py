@@ -40,6 +40,10 @@ PLACES_TOGETHER = 1 << 13
 """Columns of chunks whose places are looked up at a time: each takes 350 bytes, until its chunk was
 decoded, and a file of any size may be planned at once."""
 
+FEW_GONE = 2 / 3
+"""Share of the rows of a file that is left at least where those that masks took are but marked:
+they take memory."""
+
 _UNICAST = int(RegionKind.UNICAST)
 
 
@@ -220,15 +224,27 @@ class ChunkReader:
 
     def gone(self, chunk: ChunkRead) -> NDArray[np.bool_] | None:
         """Return of each row wanted of a chunk whether a mask took it; None: it took none."""
+        start = int(self.index.regions[chunk.part].chunks.first_row[chunk.chunk])
+        return self.gone_of(chunk.part, start + chunk.first_row, start + chunk.end_row)
+
+    def gone_of(self, part: int, first: int, end: int) -> NDArray[np.bool_] | None:
+        """Return the same of rows ``[first, end)`` of a part."""
         found = None
         for mask in (self.index.mask, self.passed_over):
             if mask is None:
                 continue
-            start = self.place(chunk)
-            gone = mask.gone(chunk.region, start, start + chunk.end_row - chunk.first_row)
+            region = self.index.regions[part]
+            start = region.first_row
+            gone = mask.gone(region.number, start + first, start + end)
             if gone is not None:
                 found = gone if found is None else found | gone
         return found
+
+    def has_few_gone(self, part: int) -> bool:
+        """Whether rows of a part are each of one subpartition, and few are gone of its file."""
+        file = self.index.file
+        is_few = self.passed_over is None and file.num_rows >= FEW_GONE * file.stored_rows
+        return is_few and self.is_unicast(part)
 
     def place(self, chunk: ChunkRead) -> int:
         """Return the row of its region at which the rows wanted of a chunk begin."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
+from itertools import accumulate, chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -22,7 +22,7 @@ from arrow_format.format.chunk_table import MESSAGE
 from arrow_format.format.codec import batch_of
 from arrow_format.format.extents import Extents
 from arrow_format.format.regions import RegionKind
-from arrow_format.read.rows import Rows
+from arrow_format.read.rows import InChunks, Rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -48,10 +48,6 @@ as many as the one before."""
 
 MAX_RUN_ROWS = 128 << 10
 """Rows of such chunks: of few columns two megabytes have many."""
-
-FEW_GONE = 2 / 3
-"""Share of the rows of chunks that is left at least where those that masks took are but marked:
-they take memory."""
 
 ONE_CHUNK = 0
 """As the most bytes of a run: each chunk by itself, for a reader whose memory is that of one."""
@@ -205,15 +201,13 @@ def rows_of(
     here, or marked with ``with_gone`` where they are few. A broadcast chunk makes one run of rows
     for each subpartition; others one for all.
     """
+    if with_gone and all(source.has_few_gone(chunk.part) for source, chunk in run):
+        yield Rows(batch, InChunks([*run], _extents_marked))
+        return
     left = left_of(run)
     rows = None if left is None else np.flatnonzero(left)
     if rows is not None:
         if not len(rows):
-            return
-        if with_gone and len(rows) >= FEW_GONE * batch.num_rows:
-            for found in _with_subpartitions(run, batch, None, first, end):
-                found.left = left
-                yield found
             return
         is_view = int(rows[-1] - rows[0]) == len(rows) - 1
         kept = take_runs(batch, rows)
@@ -334,15 +328,36 @@ def edges_of(run: Sequence[tuple[ChunkReader, ChunkRead]]) -> Int64Array:
 
 def left_of(run: Sequence[tuple[ChunkReader, ChunkRead]]) -> NDArray[np.bool_] | None:
     """Return of each row wanted of chunks whether no mask took it; None: none took any."""
-    gone = [source.gone(chunk) for source, chunk in run]
+    stretches = _stretches(run)
+    gone = [source.gone_of(part, first, end) for source, part, first, end in stretches]
     if all(rows is None for rows in gone):
         return None
-    edges = edges_of(run)
-    is_left = np.ones(edges[-1], np.bool_)
-    for edge, rows in zip(edges.tolist(), gone, strict=False):
+    sizes = [end - first for _, _, first, end in stretches]
+    is_left = np.ones(sum(sizes), np.bool_)
+    for edge, rows in zip(accumulate(sizes, initial=0), gone, strict=False):
         if rows is not None:
             np.logical_not(rows, out=is_left[edge : edge + len(rows)])
     return is_left
+
+
+def _stretches(
+    run: Iterable[tuple[ChunkReader, ChunkRead]],
+) -> list[tuple[ChunkReader, int, int, int]]:
+    """Return the rows wanted of chunks, those that go on where those before end together.
+
+    Each is the reader of a file, a part of it, and rows ``[first, end)`` of that.
+    """
+    found: list[tuple[ChunkReader, int, int, int]] = []
+    for source, chunk in run:
+        start = int(source.index.regions[chunk.part].chunks.first_row[chunk.chunk])
+        first, end = start + chunk.first_row, start + chunk.end_row
+        if found:
+            before, part, begin, stop = found[-1]
+            if stop == first and part == chunk.part and before is source:
+                found[-1] = source, part, begin, end
+                continue
+        found.append((source, chunk.part, first, end))
+    return found
 
 
 def _with_subpartitions(
@@ -357,7 +372,7 @@ def _with_subpartitions(
     ``rows`` are their positions among the rows that are wanted of them; all of these when None.
     """
     source, chunk = run[0]
-    where: Extents | Callable[[], Extents]
+    where: Extents | InChunks
     if end - first == 1:  # as in a lookup, which has little else to do
         where = Extents.all_of(first, batch.num_rows)
     elif source.index.regions[chunk.part].kind is RegionKind.BROADCAST:
@@ -365,30 +380,34 @@ def _with_subpartitions(
             yield Rows(batch, Extents.all_of(subpartition, batch.num_rows))
         return
     else:
-        where = partial(_extents, [*run], rows)
+        where = InChunks([*run], _extents if rows is None else partial(_extents_left, rows=rows))
     found = [Rows(batch, where)]
     del batch  # a suspended frame would keep it while its consumer works
     yield found.pop()
 
 
-def _extents(run: Sequence[tuple[ChunkReader, ChunkRead]], rows: Int64Array | None) -> Extents:
-    extents = extents_of(run, run[0][0].index.metadata.num_subpartitions)
-    return extents if rows is None else extents.left(rows)
+def _extents(run: Sequence[tuple[ChunkReader, ChunkRead]]) -> Extents:
+    return extents_of(run, run[0][0].index.metadata.num_subpartitions)
+
+
+def _extents_left(run: Sequence[tuple[ChunkReader, ChunkRead]], rows: Int64Array) -> Extents:
+    return _extents(run).left(rows)
+
+
+def _extents_marked(run: Sequence[tuple[ChunkReader, ChunkRead]]) -> Extents:
+    left = left_of(run)
+    return _extents(run) if left is None else _extents(run).marked(left)
 
 
 def extents_of(run: Sequence[tuple[ChunkReader, ChunkRead]], num_subpartitions: int) -> Extents:
     """Return the subpartitions of the rows that are wanted of unicast chunks."""
-    found: list[tuple[Region, int, int]] = []
-    for source, chunk in run:
-        region = source.index.regions[chunk.part]
-        start = int(region.chunks.first_row[chunk.chunk])
-        first, end = start + chunk.first_row, start + chunk.end_row
-        # Rows that go on where those before end are looked up together with them.
-        if found and found[-1][0] is region and found[-1][2] == first:
-            first = found.pop()[1]
-        found.append((region, first, end))
     n = num_subpartitions
-    return Extents.joined([region.extents_of_rows(first, end, n) for region, first, end in found])
+    return Extents.joined(
+        [
+            source.index.regions[part].extents_of_rows(first, end, n)
+            for source, part, first, end in _stretches(run)
+        ]
+    )
 
 
 def subpartitions_in(region: Region, chunk: ChunkRead, num_subpartitions: int) -> Int32Array:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,9 +18,7 @@ from arrow_format.arrays.selection import joined, take
 from arrow_format.format.extents import GONE, Extents
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from numpy.typing import NDArray
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from arrow_format.model import Int32Array, Int64Array
 
@@ -30,24 +29,30 @@ ORDERING_BYTES = 8
 """Bytes per row while rows are ordered, besides its own: subpartition and position."""
 
 
+class InChunks(NamedTuple):
+    """Rows of chunks, of which it is looked up when it is asked for where they belong."""
+
+    chunks: Sequence[Any]
+    find: Callable[[Sequence[Any]], Extents]
+    """Returns the extents of chunks: to ask once for those of several runs takes less."""
+
+
 @dataclass(slots=True)
 class Rows:
     """Rows from some chunks."""
 
     batch: pa.RecordBatch
-    where: Int32Array | Extents | Callable[[], Extents]
+    where: Int32Array | Extents | InChunks
     """Subpartition of each row, or their extents, or what returns these: not all who read rows need
-    to know."""
+    to know. Rows that a mask took are of ``GONE``, where these are asked for too."""
     pinned_bytes: int | None = None
     """Bytes of memory that these keep and no rows before them; those of the batch when None."""
-    left: NDArray[np.bool_] | None = None
-    """Which rows no mask took; all when None, as for all who do not ask for others too."""
 
     @property
     def extents(self) -> Extents:
         """Which rows are of which subpartition."""
-        if callable(self.where):
-            self.where = self.where()
+        if isinstance(self.where, InChunks):
+            self.where = self.where.find(self.where.chunks)
         return self.where if isinstance(self.where, Extents) else Extents.of_rows(self.where)
 
     @property
@@ -117,23 +122,23 @@ def in_subpartition_order(runs: list[Rows], *, slice_rows: int = SLICE_ROWS) -> 
     """
     if not runs:
         return
-    extents = Extents.joined([run.extents for run in runs])
+    extents = _extents_of(runs)
     batches = [run.batch for run in runs]
-    marks = None
-    if any(run.left is not None for run in runs):
-        every = (np.ones(batch.num_rows, np.bool_) for batch in batches)
-        marks = [
-            ones if run.left is None else run.left for run, ones in zip(runs, every, strict=True)
-        ]
     runs.clear()  # only the result is held while the consumer works on it
-    ids, sizes = extents if marks is None else extents.marked(np.concatenate(marks))
-    if marks is None and bool((ids[1:] >= ids[:-1]).all()):
+    ids, sizes = extents
+    is_sliced = sizes.sum() >= slice_rows * len(sizes)
+    if GONE not in ids and bool((ids[1:] >= ids[:-1]).all()):
         batch = joined(batches)
         del batches
     else:
+        if is_sliced:  # no slice is of two batches
+            edges = np.cumsum([0, *(batch.num_rows for batch in batches if batch.num_rows)])
+            ids, sizes = extents.cut(edges[:-1])
         order = np.argsort(ids, kind="stable")[np.count_nonzero(ids == GONE) :]
+        if not len(order):
+            return
         extents = Extents(ids[order], sizes[order])
-        if sizes.sum() >= slice_rows * len(sizes):
+        if is_sliced:
             slices = [*_slices(batches, sizes)]
             del batches
             batch = pa.concat_batches([slices[i] for i in order.tolist()])
@@ -142,6 +147,19 @@ def in_subpartition_order(runs: list[Rows], *, slice_rows: int = SLICE_ROWS) -> 
             batch = _gathered(batches, sizes, order)
             del batches
     yield Rows(batch, extents)
+
+
+def _extents_of(runs: Sequence[Rows]) -> Extents:
+    """Return the extents of runs, one behind the other; those in chunks are looked up together."""
+    found: list[Extents] = []
+    finds = groupby(runs, lambda run: run.where.find if isinstance(run.where, InChunks) else None)
+    for find, some in finds:
+        if find is None:
+            found += [run.extents for run in some]
+        else:
+            wheres = [run.where for run in some if isinstance(run.where, InChunks)]
+            found.append(find([chunk for where in wheres for chunk in where.chunks]))
+    return Extents.joined(found)
 
 
 def _positions(sizes: Int64Array, order: Int64Array) -> Int32Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -10,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arrow_format.format.extents import Extents
-from arrow_format.read.rows import SLICE_ROWS, HeldRuns, Rows, in_subpartition_order
+from arrow_format.format.extents import GONE, Extents
+from arrow_format.read.rows import SLICE_ROWS, HeldRuns, InChunks, Rows, in_subpartition_order
 from tests.support.tables import flags, stored_rows, tables
 
 N = 7
@@ -39,20 +40,23 @@ def runs_of_rows(draw):
         rows = rows.select([])
     cuts = sorted(draw(st.lists(st.integers(0, rows.num_rows), max_size=8)))
     runs = [
-        Rows(
-            rows.slice(start, end - start),
-            ids_of_a_run(draw, end - start),
-            left=draw(st.none() | marks_of(end - start)) if start < end else None,
-        )
+        Rows(rows.slice(start, end - start), where(draw, ids_of_a_run(draw, end - start)))
         for start, end in pairwise([0, *cuts, rows.num_rows])
     ]
     return rows, runs
 
 
-def marks_of(num_rows):
-    """Which rows of a run a mask left: one at least, or there were no such run."""
-    every = st.lists(st.booleans(), min_size=num_rows, max_size=num_rows)
-    return every.filter(any).map(lambda marks: np.array(marks, np.bool_))
+def where(draw, ids):
+    """Subpartitions as they are given, or found of the rows of all adjacent runs: some are gone."""
+    if draw(st.booleans()):
+        return ids
+    gone = draw(st.lists(st.booleans(), min_size=len(ids), max_size=len(ids)))
+    return InChunks(np.where(gone, GONE, ids).astype(np.int32), extents_of_rows)
+
+
+def extents_of_rows(ids):
+    """Return the extents of rows in chunks of one row each."""
+    return Extents.of_rows(np.array(ids, np.int32))
 
 
 @pytest.mark.slow
@@ -60,16 +64,13 @@ def marks_of(num_rows):
 @given(made=runs_of_rows())
 def test_order_is_that_of_a_stable_sort(slice_rows, made):
     rows, runs = made
-    ids = np.concatenate([run.subpartitions for run in runs])
-    left = np.concatenate(
-        [
-            np.ones(len(run.subpartitions), np.bool_) if run.left is None else run.left
-            for run in runs
-        ]
-    )
-    order = sorted(np.flatnonzero(left).tolist(), key=lambda row: ids[row])
+    ids = np.concatenate([replace(run).subpartitions for run in runs])
+    order = sorted(np.flatnonzero(ids != GONE).tolist(), key=lambda row: ids[row])
     found = list(in_subpartition_order(runs, slice_rows=slice_rows))
     assert runs == []
+    if not order and not found:
+        assert len(ids) == np.count_nonzero(ids == GONE) > 0
+        return
     assert np.concatenate([one.subpartitions for one in found]).tolist() == ids[order].tolist()
     assert all(one.subpartitions.dtype == np.int32 for one in found)
     assert [len(one.subpartitions) for one in found] == [one.batch.num_rows for one in found]
