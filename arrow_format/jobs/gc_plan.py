@@ -193,7 +193,7 @@ class Planner:
                 name = ", ".join(sorted(waiting_for)) or "that is still to come"
                 holds.append(Hold("consumer", name, oldest))
         oldest = max(oldest, state.oldest)
-        if oldest > state.oldest:
+        if oldest > max(state.oldest, state.ended):
             # Looked for after the log was read: see VersionHold.
             readers = reader_holds(self.storage, self.now_ms)
             kept = [hold for hold in readers if hold.version < oldest and hold.keeps(state)]

@@ -21,6 +21,7 @@ from arrow_format import (
     WriteOptions,
 )
 from arrow_format.storage.open import open_storage
+from arrow_format.streaming.version_hold import VersionHold
 
 NONE = timedelta(0)
 
@@ -87,6 +88,14 @@ def test_tags(stored):
     arrow_format.rollback_shuffle(stored.path, 2, **stored.given)
     assert stored.values() == list(range(20))
     stored.write(0, mode="overwrite")
+    storage = open_storage(stored.path, stored.options)
+    with VersionHold.take(storage, 3) as hold:  # what no tag keeps, a reader may hold
+        report = arrow_format.collect_garbage(stored.path, retention=NONE, **stored.given)
+        assert ("reader", 3) in [(held.by, held.version) for held in report.holds]
+        assert stored.values(3) == list(range(30))
+        hold.move(report.newest_version)
+        assert storage.list("consumers") == [hold.name]
+    assert storage.list("consumers") == []
     arrow_format.collect_garbage(stored.path, retention=NONE, **stored.given)
     assert stored.values("first") == list(range(10))
     for version in (2, 3, 4, 5):

@@ -41,6 +41,7 @@ from arrow_format.jobs.rescale import rescale_shuffle
 from arrow_format.jobs.target import open_target
 from arrow_format.log.names import entry_path
 from arrow_format.streaming.consumption import Consumer
+from arrow_format.streaming.version_hold import VersionHold
 from arrow_shuffle import consume
 from tests.simulation.layouts import NARROW, OPTIONS, Layout
 from tests.simulation.observers import rows_of
@@ -411,6 +412,39 @@ def read(version: int | str | None = None) -> Callable[[Storage], None]:
                 note("expired", version if opened is None else opened.version, str(error))
         except ShuffleError as error:
             note("gives up", error_of(error))
+
+    return act
+
+
+def holds(version: int | None = None, *, moves: bool = False) -> Callable[[Storage], None]:
+    """Return a reader that holds a version, by default the newest, and reads it twice.
+
+    Then it ``moves`` to what is the newest by then, and reads that.
+    """
+
+    def read_held(storage: Storage, version: int) -> None:
+        try:
+            note("reads", version, rows_of(open_shuffle(storage, version)), False)
+        except ShuffleNotFoundError as error:
+            note("lost", version, str(error))
+
+    def act(storage: Storage) -> None:
+        try:
+            opened = open_shuffle(storage, version)
+            hold = VersionHold.take(storage, opened.version)
+        except ShuffleNotFoundError:
+            note("expired", version, "before it was held")
+            return
+        except ShuffleError as error:
+            note("gives up", error_of(error))
+            return
+        with or_gives_up(), hold:
+            for _ in range(2):
+                read_held(storage, hold.version)
+            if moves:
+                newest = open_shuffle(storage).version
+                hold.move(newest)
+                read_held(storage, newest)
 
     return act
 

@@ -22,6 +22,8 @@ What actors say of themselves (:func:`~tests.simulation.process.note`):
     A repair gave up numbers of the log.
 ``reads version rows newest`` / ``finds nothing`` / ``expired version error``
     A reader got rows, of a version that it asked for or of the newest; or found none.
+``lost version error``
+    A reader held a version, and it could not be read.
 ``consumes consumer rows``
     A consumer is about to record rows that it got before the schedule.
 ``gets consumer version rows turn slept`` / ``ends consumer`` / ``records consumer version turn``
@@ -40,7 +42,12 @@ from itertools import combinations
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
-from arrow_format.log.names import DAMAGED_DIRECTORY, entry_path
+from arrow_format.log.names import (
+    CONSUMER_DIRECTORY,
+    DAMAGED_DIRECTORY,
+    READER_PREFIX,
+    entry_path,
+)
 from tests.simulation.actors import at
 from tests.simulation.explorer import PAUSE_MS, State, World, Wrong
 from tests.simulation.files import (
@@ -82,6 +89,9 @@ if TYPE_CHECKING:
 
 ROUNDED_MS = 10_000
 """What a storage may take off a time, and more."""
+
+_COLLECTED = ("map_outputs/", "commit_log/", f"{DISK}/", f"{CONSUMER_DIRECTORY}/{READER_PREFIX}")
+"""Where nothing is left after collections but what is named."""
 
 SILENCE_S = 60
 """For how long a consumer must have been silent before another takes its name."""
@@ -282,6 +292,8 @@ class Oracle:
                 raise Wrong(f"{event[1]} failed: {event[2]}")
             if event[0] in ("gives up", "fails") and "Corrupt" in event[-1] and not has_faults:
                 raise Wrong(f"an actor saw damage: {event[-1]}")
+            if event[0] == "lost":
+                raise Wrong(f"version {event[1]} was held by a reader: {event[2]}")
             if event[0] == "expired" and event[1] in {
                 *self._rules.kept,
                 *self._rules.kept.values(),
@@ -585,7 +597,7 @@ class Oracle:
             path
             for path in files.paths()
             if path not in named | theirs
-            and (path.startswith(("map_outputs/", "commit_log/", f"{DISK}/")) or ".tmp-" in path)
+            and (path.startswith(_COLLECTED) or ".tmp-" in path)
             and not path.startswith(anothers)
             and not (".tmp-" in path and path.startswith(segments))
             and not path.startswith(DAMAGED_DIRECTORY)

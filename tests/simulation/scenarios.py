@@ -12,7 +12,17 @@ from functools import partial
 from itertools import combinations_with_replacement
 from typing import TYPE_CHECKING
 
-from tests.simulation import actors, cases, disks, drops, erasures, long_lived, rescales, upserts
+from tests.simulation import (
+    actors,
+    cases,
+    disks,
+    drops,
+    erasures,
+    held,
+    long_lived,
+    rescales,
+    upserts,
+)
 from tests.simulation.cases import before_removal, make_pending
 from tests.simulation.histories import histories
 from tests.simulation.kinds import (
@@ -249,7 +259,7 @@ def _groups(is_store: bool) -> dict[str, Scenario]:
     return groups | histories(is_store)
 
 
-_REGISTER = (cases, long_lived, erasures, disks, drops, upserts, rescales)
+_REGISTER = (cases, long_lived, erasures, disks, drops, upserts, rescales, held)
 """Modules whose scenarios are registered when they are imported."""
 
 SCENARIOS: dict[str, Scenario] = (

@@ -66,6 +66,7 @@ POINTS: dict[str, re.Pattern[str]] = {
     "delete-output": re.compile(r"delete(_all)? .*\.shuffle\..*"),
     "record": re.compile(r"(link|put) consumers/[^/]+/\d+\.json"),
     "list-consumer": re.compile(r"list consumers/\S+"),
+    "holds": re.compile(r"list consumers"),
     "collects": re.compile(r"list "),
     "blank": re.compile(rf"upload {_NUMBER}\.entry"),
     "jobs": re.compile(r"(list|files) map_outputs"),

@@ -7,14 +7,14 @@ from unittest import mock
 import pytest
 from msgspec.structs import replace
 
-from arrow_format.jobs import cleanup, garbage, replacement
+from arrow_format.jobs import cleanup, garbage, gc_plan, replacement
 from arrow_format.log import conflicts
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.consumers import ConsumerRegistry
 from arrow_format.log.entry import LogEntry
 from arrow_format.log.reader import LogReader
 from arrow_format.storage.open import ObjectNotFoundError
-from arrow_format.streaming import lease
+from arrow_format.streaming import lease, version_hold
 from tests.simulation.campaign import explored
 
 
@@ -94,6 +94,24 @@ def _clocks_are_compared():
     return mock.patch.object(lease, "_is_held", is_held)
 
 
+def _holds_of_an_earlier_version_take_no_entry():
+    def make_certain(storage, version):
+        LogReader(storage).entry(version)  # raises where it has expired
+
+    return mock.patch.object(version_hold, "_make_certain", make_certain)
+
+
+def _holds_are_looked_for_before_the_log_is_read():
+    real = gc_plan.Planner.plan
+
+    def plan(self, view, **how):
+        holds = gc_plan.reader_holds(self.storage, self.now_ms)
+        with mock.patch.object(gc_plan, "reader_holds", return_value=holds):
+            return real(self, self.log.view(), **how)
+
+    return mock.patch.object(gc_plan.Planner, "plan", plan)
+
+
 def _instead(owner, name, result):
     return lambda: mock.patch.object(owner, name, mock.Mock(return_value=result))
 
@@ -136,6 +154,12 @@ MENDS = [
      _collections_do_not_say_what_they_give_up, "append+gc"),
     ("a collection gives up a tag by an entry",
      _collections_do_not_say_what_they_give_up, "tag of the newest version, which expires"),
+    ("a collection keeps what a reader holds",
+     _instead(gc_plan, "reader_holds", []), "hold of an earlier version and gc"),
+    ("a hold of an earlier version is an entry",
+     _holds_of_an_earlier_version_take_no_entry, "hold of an earlier version and gc"),
+    ("holds are looked for after the log is read",
+     _holds_are_looked_for_before_the_log_is_read, "hold, overwrite and gc that has looked"),
     ("no two clocks are compared", _clocks_are_compared, "name of a consumer at work"),
 ]  # fmt: skip
 
