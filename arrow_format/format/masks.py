@@ -193,11 +193,43 @@ class RowMask:
         return {region: np.concatenate(rows) for region, rows in found.items()}
 
     def united(self, rows: Mapping[int, Int64Array]) -> RowMask:
-        """Return the mask of these rows and others."""
-        own = self.rows()
-        for region, others in rows.items():
-            own[region] = ascending(np.concatenate([own.get(region, others[:0]), others]))
-        return RowMask.of(own)
+        """Return the mask of these rows and others, which are ascending."""
+        others = RowMask.of(rows)
+        bitmaps = dict(zip(self._sorted_places, self._bitmaps, strict=True))
+        most_bytes = max(map(len, self._bitmaps), default=0)
+        if np.any(self._places % PIECE_ROWS) or most_bytes > PIECE_ROWS // 8:
+            own = self.rows()  # another writer has other pieces
+            for region, more in rows.items():
+                own[region] = ascending(np.concatenate([own.get(region, more[:0]), more]))
+            return RowMask.of(own)
+        for place, bitmap in zip(others._sorted_places, others._bitmaps, strict=True):
+            shorter, longer = sorted((bitmaps.get(place, bitmap[:0]), bitmap), key=len)
+            either = longer.copy()
+            either[: len(shorter)] |= shorter
+            bitmaps[place] = either
+        places = sorted(bitmaps)
+        return RowMask(np.array(places, np.int64), [bitmaps[place] for place in places])
+
+    def broadcast_rows(self, regions: Sequence[Region]) -> int:
+        """Return how many of the stored broadcast rows of a file are gone.
+
+        ``regions`` are all that it has, whole. Raises ValueError where a region lacks a row.
+        """
+        num_broadcast = 0
+        for place, bitmap in zip(self._sorted_places, self._bitmaps, strict=True):
+            number = place >> _REGION_BITS
+            region, first = regions[number], place - (number << _REGION_BITS)
+            left = max(region.num_rows - first, 0)
+            behind = np.unpackbits(bitmap[left // 8 :], bitorder="little")[left % 8 :]
+            if behind.any():
+                raise _lacks(number, first + left + int(np.flatnonzero(behind)[-1]), region)
+            if region.kind is RegionKind.BROADCAST:
+                num_broadcast += int(np.bitwise_count(bitmap).sum())
+        return num_broadcast
+
+
+def _lacks(number: int, row: int, region: Region) -> ValueError:
+    return ValueError(f"a mask has row {row} of region {number}, of {region.num_rows} rows")
 
 
 def rows_beyond(mask: RowMask | None, before: RowMask | None) -> dict[int, Int64Array]:
@@ -224,8 +256,7 @@ def masked_subpartitions(
     for number, rows in gone.items():
         region = regions[number]
         if len(rows) and rows[-1] >= region.num_rows:
-            msg = f"a mask has row {rows[-1]} of region {number}, of {region.num_rows} rows"
-            raise ValueError(msg)
+            raise _lacks(number, int(rows[-1]), region)
         if region.kind is RegionKind.BROADCAST:
             counts += len(rows)
             num_broadcast += len(rows)

@@ -511,7 +511,7 @@ class PartitionedFileReader:
             with self.located():
                 regions = whole_regions(self._whole.regions, self.metadata)
             file = self.file
-            num_broadcast = broadcast_rows(regions) - self._masked(regions)[1]
+            num_broadcast = broadcast_rows(regions) - self._masked_broadcast(regions)
             if (len(regions), sum(r.num_rows for r in regions), num_broadcast) != (
                 file.num_regions,
                 file.stored_rows,
@@ -525,21 +525,25 @@ class PartitionedFileReader:
         """Whether rows of a region are gone; raises as :attr:`mask`."""
         return self.mask is not None and self.mask.has_rows_of(region)
 
-    def _masked(self, regions: Sequence[Region]) -> tuple[Int64Array | int, int]:
-        """Return how many rows of each subpartition are gone, and how many broadcast rows."""
-        if self.mask is None:
-            return 0, 0
-        n = self.metadata.num_subpartitions
+    def _masked_broadcast(self, regions: Sequence[Region]) -> int:
+        """Return how many stored broadcast rows are gone; no region lacks a row that is."""
         try:
-            return masked_subpartitions(self.mask.rows(), regions, n)
+            return 0 if self.mask is None else self.mask.broadcast_rows(regions)
         except ValueError as error:
             raise CorruptShuffleError(f"{self._where}: {error}") from error
+
+    def _masked(self) -> Int64Array | int:
+        """Return how many rows of each subpartition are gone."""
+        if self.mask is None:
+            return 0
+        n = self.metadata.num_subpartitions
+        return masked_subpartitions(self.mask.rows(), self.regions, n)[0]
 
     @property
     def subpartition_rows(self) -> Int64Array:
         """Rows that are left of each subpartition; raises as :attr:`regions`."""
         rows = rows_of_subpartitions(self.regions, self.metadata.num_subpartitions)
-        return rows - self._masked(self.regions)[0]
+        return rows - self._masked()
 
     @property
     def totals(self) -> tuple[Int64Array, Int64Array]:
@@ -549,7 +553,7 @@ class PartitionedFileReader:
         """
         n = self.metadata.num_subpartitions
         rows, sizes = subpartition_totals(self.regions, n, self.file.data_bytes)
-        return rows - self._masked(self.regions)[0], sizes
+        return rows - self._masked(), sizes
 
     @property
     def statistics(self) -> Mapping[str, ColumnStatistics]:

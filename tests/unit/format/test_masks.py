@@ -5,7 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arrow_format.format.masks import PIECE_ROWS, RowMask, rows_beyond
+from arrow_format.format.chunk_table import ChunkTable
+from arrow_format.format.codec_none import message_frames
+from arrow_format.format.masks import PIECE_ROWS, RowMask, masked_subpartitions, rows_beyond
+from arrow_format.format.regions import RegionKind, region_of
 
 ROWS = st.dictionaries(
     st.integers(0, 3),
@@ -23,16 +26,58 @@ def as_lists(rows):
     return {region: each.tolist() for region, each in rows.items()}
 
 
+def a_region(kind, num_rows):
+    """Return a region of one subpartition and one chunk."""
+    chunks = ChunkTable.of([(0, 0, message_frames(1, 1, 0))], num_rows)
+    return region_of(kind, 0, np.zeros(1, np.int32), np.array([num_rows]), chunks, 1)
+
+
 @given(rows=ROWS, others=ROWS)
 def test_a_mask_has_its_rows_after_it_was_encoded(rows, others):
     mask = RowMask.decode(RowMask.of(rows).encode(), num_rows(rows), 4, 1_000_000)
     assert as_lists(mask.rows()) == as_lists(rows)
-    united = mask.united(others).rows()
+    united = mask.united(others)
     expected = {
-        region: sorted({*rows.get(region, ()), *others.get(region, ())})
+        region: np.array(sorted({*rows.get(region, ()), *others.get(region, ())}), np.int64)
         for region in {*rows, *others}
     }
-    assert as_lists(united) == expected
+    assert as_lists(united.rows()) == as_lists(expected)
+    assert united.encode() == RowMask.of(expected).encode()
+    assert as_lists(mask.rows()) == as_lists(rows), "it has its own rows alone"
+
+
+@given(
+    others=ROWS,
+    first=st.sampled_from([0, 1, 77, PIECE_ROWS]),
+    num_bytes=st.sampled_from([1, 9, PIECE_ROWS // 8, PIECE_ROWS // 8 + 1]),
+)
+def test_a_mask_of_other_pieces_is_united_too(others, first, num_bytes):
+    stretch = np.full(num_bytes, 255, np.uint8)
+    mask = RowMask.of_stretches([(3, first, stretch)])
+    gone = {3: np.arange(first, first + 8 * len(stretch))}
+    expected = {
+        region: np.union1d(gone.get(region, ()), others.get(region, ())).astype(np.int64)
+        for region in {*gone, *others}
+    }
+    assert mask.united(others).encode() == RowMask.of(expected).encode()
+
+
+@given(rows=ROWS.filter(bool), more=st.integers(0, 9), data=st.data())
+def test_broadcast_rows_that_are_gone_are_counted(rows, more, data):
+    kinds = [data.draw(st.sampled_from(RegionKind)) for _ in range(4)]
+    lengths = [int(rows[number][-1]) + 1 + more if number in rows else 1 for number in range(4)]
+    regions = [*map(a_region, kinds, lengths)]
+    mask = RowMask.decode(RowMask.of(rows).encode(), num_rows(rows), 4, 1_000_000)
+    broadcast = [len(each) for n, each in rows.items() if kinds[n] is RegionKind.BROADCAST]
+    assert mask.broadcast_rows(regions) == sum(broadcast)
+    number = data.draw(st.sampled_from([*rows]))
+    last = int(rows[number][-1])
+    regions[number] = a_region(kinds[number], last)
+    message = f"a mask has row {last} of region {number}, of {last} rows"
+    with pytest.raises(ValueError, match=message):
+        mask.broadcast_rows(regions)
+    with pytest.raises(ValueError, match=message):
+        masked_subpartitions(mask.rows(), regions, 1)
 
 
 @given(kept=ROWS, lengths=st.lists(st.integers(1, 4 * PIECE_ROWS), min_size=4, max_size=4))
