@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from arrow_format.epochs.options import LANES, MEMORY_BYTES, Epochs
 from arrow_format.extras import needed_by
 from arrow_format.integrations.pushdown import TASK_BYTES
 from arrow_format.read.shuffle import Shuffle as StoredShuffle
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     import pyarrow.dataset as ds
     import ray.data
 
-    from arrow_format.integrations.torch_dataset import ShuffleIterableDataset
+    from arrow_format.epochs.batches import EpochBatches
+    from arrow_format.epochs.torch_dataset import ShuffleIterableDataset
 
 
 class Convertible(StoredShuffle):
@@ -164,6 +166,79 @@ class Convertible(StoredShuffle):
         )
         return ray_dataset(source, **options)
 
+    def epochs(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        batch_size: int,
+        filter: str | pc.Expression | None = None,
+        seed: int | None = 0,
+        memory_bytes: int = MEMORY_BYTES,
+        lanes: int = LANES,
+        drop_last: bool = False,
+        pad: bool = False,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> EpochBatches:
+        """Return the rows in epochs: every row once in each, mixed, in another order each time.
+
+        .. code-block:: python
+
+            epochs = orders.epochs(["customer", "price"], batch_size=256, seed=7)
+            for epoch in range(2):
+                epochs.set_epoch(epoch)
+                print(sum(batch.num_rows for batch in epochs))
+
+        Iterating yields record batches. Any number of ranks shares an epoch, and it can be ended by
+        any other number: see :func:`merge_states`. Whatever the rows are kept by, batches have some
+        of each part of the shuffle, as far as memory has room for.
+
+        Parameters
+        ----------
+        columns, filter
+            As for :meth:`read`. With a filter its columns are read once, to count the rows.
+        batch_size
+            Rows of each batch; a rank's last may have fewer.
+        seed
+            Decides the order, with the number of the epoch. None: the order of :meth:`read`.
+        memory_bytes
+            Memory of a reader, in which it mixes rows: 1 MiB at least. The more, the more parts of
+            the shuffle a batch has rows of.
+        lanes
+            Streams that the rows are dealt to: at most so many readers get rows, and a sixteenth of
+            them have the memory full.
+        drop_last
+            Give each reader equally many batches, all of ``batch_size`` rows, as collective
+            operations need: as many as the one with the fewest rows has. The rows left out are
+            others in each epoch.
+        pad
+            Give each reader equally many batches, all of ``batch_size`` rows: as many as the one
+            with the most rows has. Readers with fewer get some of their rows twice.
+        rank, world_size
+            Number of this rank, from 0, and how many there are.
+
+        Returns
+        -------
+        EpochBatches
+            The batches of this rank; ``set_epoch``, ``state_dict`` and ``load_state_dict`` are its
+            methods.
+
+        Raises
+        ------
+        OptionError, SchemaError
+            An argument or a column does not fit.
+
+        Warns
+        -----
+        UserWarning
+            Batches would not be mixed well: rows of a key fill so many chunks that those in memory
+            have keys too often or not at all. The message has the figure and what to do.
+        """
+        from arrow_format.epochs.batches import EpochBatches
+
+        epochs = Epochs(batch_size, seed, memory_bytes, lanes, drop_last, pad)
+        return EpochBatches(self.where(filter), columns, epochs, rank=rank, world_size=world_size)
+
     def to_torch(
         self,
         columns: Sequence[str] | None = None,
@@ -171,38 +246,30 @@ class Convertible(StoredShuffle):
         batch_size: int,
         filter: str | pc.Expression | None = None,
         seed: int | None = 0,
-        shuffle_rows: int = 1 << 16,
+        memory_bytes: int = MEMORY_BYTES,
+        lanes: int = LANES,
         drop_last: bool = False,
+        pad: bool = False,
         rank: int | None = None,
         world_size: int | None = None,
         convert: Callable[[pa.RecordBatch], Any] | None = None,
     ) -> ShuffleIterableDataset:
-        """Return an iterable dataset of PyTorch that yields batches of this version's rows.
+        """Return an iterable dataset of PyTorch that yields batches of the rows, in epochs.
 
         .. code-block:: python
 
             numbers = orders.to_torch(["customer", "price"], batch_size=256)
-            for batch in torch.utils.data.DataLoader(numbers, batch_size=None):
+            for batch in numbers.loader(num_workers=0):
                 print(batch["price"].mean())
 
-        Give it to a ``DataLoader`` with ``batch_size=None``. Each rank and worker reads a share of
-        its own: shares differ by one row at most, and together they are all rows, once per epoch.
-        See :class:`~arrow_format.integrations.torch_dataset.ShuffleIterableDataset` for epochs and
-        for going on where a training stopped.
+        Each rank and worker reads rows of its own, and together they read all rows, once per epoch.
+        See :class:`~arrow_format.epochs.torch_dataset.ShuffleIterableDataset` for epochs and for
+        going on where a training stopped, on as many ranks and workers or on others.
 
         Parameters
         ----------
-        columns, filter
-            As for :meth:`read`. With a filter its columns are read once, to count the rows.
-        batch_size
-            Rows of each batch; a share's last may have fewer.
-        seed
-            Decides the order, with the number of the epoch. None: the order of :meth:`read`.
-        shuffle_rows
-            Rows that are shuffled together, and in memory at a time, about.
-        drop_last
-            Give each rank and worker equally many batches, all of ``batch_size`` rows, as
-            collective operations need; the rows left out are others in each epoch.
+        columns, batch_size, filter, seed, memory_bytes, lanes, drop_last, pad
+            As for :meth:`epochs`; each worker of a rank is a reader.
         rank, world_size
             Of the process that trains; by default those of ``torch.distributed``, if that is
             initialised when the dataset is made, else 0 of 1.
@@ -221,18 +288,14 @@ class Convertible(StoredShuffle):
         Warns
         -----
         UserWarning
-            Batches would not be mixed well, by the sizes of subpartitions: a key has so many rows
-            that a window of ``shuffle_rows`` has few keys, or it is a part of a subpartition.
+            As :meth:`epochs`.
         """
         with needed_by("to_torch()"):
-            from arrow_format.integrations.epochs import Epochs
-            from arrow_format.integrations.torch_dataset import ShuffleIterableDataset
+            from arrow_format.epochs.torch_dataset import ShuffleIterableDataset
         return ShuffleIterableDataset(
             self.where(filter),
             columns,
-            Epochs(
-                batch_size=batch_size, seed=seed, shuffle_rows=shuffle_rows, drop_last=drop_last
-            ),
+            Epochs(batch_size, seed, memory_bytes, lanes, drop_last, pad),
             rank=rank,
             world_size=world_size,
             convert=convert,

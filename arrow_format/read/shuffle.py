@@ -106,6 +106,7 @@ class Shuffle(VersionFacts):
         self._last_of: OrderOfKeys | None = None
         self._selection: Selection | None = None
         self._checks = False
+        self._is_named = False
         self._by_value: tuple[Carried | None] | None = None
         self._reader = VersionReader(storage, snapshot, self._options)
 
@@ -141,7 +142,7 @@ class Shuffle(VersionFacts):
 
     @property
     def _view(self) -> View:
-        return View(self._filter, self.latest_column, self._checks)
+        return View(self._filter, self.latest_column, self._checks, self._is_named)
 
     def __repr__(self) -> str:
         return (
@@ -360,6 +361,38 @@ class Shuffle(VersionFacts):
         copied = type(self).__new__(type(self))  # copy() would open the version again
         vars(copied).update(vars(self))
         return copied
+
+    @property
+    def is_named(self) -> bool:
+        """Whether this version was asked for, by number, tag or time, and not just the newest."""
+        return self._is_named
+
+    def named(self) -> Self:
+        """Return this version as one that was asked for; see :attr:`is_named`."""
+        named = self._copy()
+        named._is_named = True
+        return named
+
+    def newest_alike(self) -> Shuffle:
+        """Open the newest version, restricted and checked as this one; this one where it is that.
+
+        Raises ShuffleNotFoundError, SchemaError and CorruptShuffleError as :func:`open_shuffle`.
+        """
+        newest = opened(self._storage, lambda log, view: log.snapshot_of(view), self._given)
+        if (newest.version, newest.commit_id) == (self.version, self.commit_id):
+            return self
+        return self._view.of(newest)
+
+    def alike(self, version: int, commit_id: str | None = None) -> Shuffle:
+        """Open another version, restricted and checked as this one.
+
+        Raises CorruptShuffleError where its commit has another id, since the directory was
+        replaced; else as :func:`open_shuffle`.
+        """
+        found = opened(self._storage, lambda log, view: log.snapshot_of(view, version), self._given)
+        if commit_id is not None:
+            _check_pinned(self.path, found.snapshot.newest, commit_id)
+        return self._view.of(found)
 
     def divided(self, num_subpartitions: int) -> Shuffle:
         """Return this version, restricted and checked as it is, read by fewer subpartitions.
@@ -1005,10 +1038,13 @@ class View:
     latest_by: str | None = None
     checks: bool = False
     """Whether it is :meth:`Shuffle.checking`."""
+    is_named: bool = False
+    """:attr:`Shuffle.is_named`."""
 
     def of(self, shuffle: Shuffle) -> Shuffle:
         """Return a version, of which all rows are read, as it was asked for."""
-        checked = shuffle.checking() if self.checks else shuffle
+        named = shuffle.named() if self.is_named else shuffle
+        checked = named.checking() if self.checks else named
         return checked.latest_by(self.latest_by).where(self.where)
 
 
@@ -1136,11 +1172,12 @@ def open_shuffle(
     storage = open_storage(path, storage_options)
     if version is not None:
         version = parse_version_name(version)
-    return opened(
+    found = opened(
         storage,
         lambda log, view: log.snapshot_of(view, resolve_version(log, view, version)),
         options,
     )
+    return found if version is None else found.named()
 
 
 def opened(

@@ -1,0 +1,268 @@
+"""The batches of a rank in one epoch after the other, and its position in them."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from arrow_format.epochs.position import Position, position_of
+from arrow_format.epochs.reader import EpochReader
+from arrow_format.errors import OptionError, ShuffleNotFoundError
+from arrow_format.options import check_integer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from arrow_format.epochs.options import Epochs
+    from arrow_format.read.shuffle import Shuffle
+
+LARGEST = (1 << 63) - 1
+
+
+class EpochBatches:
+    """Record batches of the rows of a shuffle, in epochs, for one of several ranks.
+
+    .. code-block:: python
+
+        epochs = shuffle.epochs(["x", "y"], batch_size=500, seed=7)
+        for epoch in range(epochs.epoch, 10):
+            epochs.set_epoch(epoch)
+            for batch in epochs: ...
+
+    Iterating yields the batches of the epoch, those that are left where a position was loaded.
+    Parameters are those of :meth:`arrow_shuffle.Shuffle.epochs`.
+    """
+
+    def __init__(
+        self,
+        rows: Shuffle,
+        columns: Sequence[str] | None,
+        epochs: Epochs,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        self.rank, self.world_size = check_rank(rank, world_size)
+        self.schema = rows.schema_of(columns)
+        """Schema of the batches."""
+        self._epochs = epochs
+        self._follows = rows.span is None and not rows.is_named
+        self._pin(rows)
+        self.position = Position.start(0, epochs.lanes)
+        """Where all ranks are, as far as this one knows."""
+        self._batches: dict[int, int] = {}
+
+    def _pin(self, rows: Shuffle) -> None:
+        self._rows = rows
+        self.reader = EpochReader(rows, self.schema.names, self._epochs)
+        """Reads the batches of this version."""
+        fault = self.reader.fault
+        if fault is not None:
+            warnings.warn(fault, stacklevel=4)
+
+    @property
+    def path(self) -> str:
+        """Path of the shuffle."""
+        return self._rows.path
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of an epoch, of all ranks."""
+        return self.reader.num_rows
+
+    @property
+    def version(self) -> int:
+        """The version that the epoch reads."""
+        return self._rows.version
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that iterating reads."""
+        return self.position.epoch
+
+    def __len__(self) -> int:
+        """Return the batches that are left of the epoch, for this rank alone, without workers."""
+        return self.num_batches(1)
+
+    def num_batches(self, num_workers: int) -> int:
+        """Return the batches that are left of the epoch, for so many workers of this rank."""
+        position = self.position_of(num_workers)
+        each = self.reader.num_batches(position)
+        skip = self.skipped(position)
+        own = self.readers(num_workers)
+        return sum(each[reader] - skip.get(reader, 0) for reader in own)
+
+    def readers(self, num_workers: int) -> range:
+        """Return the numbers of the readers of this rank, one for each worker."""
+        return range(self.rank * num_workers, (self.rank + 1) * num_workers)
+
+    def position_of(self, num_workers: int) -> Position:
+        """Return the position as so many workers of each rank go on from it."""
+        return self.position.read_by(self.world_size * num_workers)
+
+    def skipped(self, position: Position) -> dict[int, int]:
+        """Return of each reader of this rank the batches it took since the origin of a position."""
+        size = self._epochs.batch_size
+        own = self.readers(position.num_readers // self.world_size)
+        return {reader: -(-position.taken_by(reader) // size) for reader in own}
+
+    def set_epoch(self, epoch: int, *, version: int | None = None) -> None:
+        """Let the next iterations read an epoch, from its begin unless its position was loaded.
+
+        It reads the newest version there is now, unless the shuffle was opened by number, tag or
+        time. Several ranks must read the same version: they stay at theirs, unless one is given.
+
+        Parameters
+        ----------
+        epoch
+            Number of the epoch, from 0: with the seed it decides the order.
+        version
+            The version to read, the same on all ranks, such as :attr:`version` of one of them after
+            it has set the epoch.
+
+        Raises
+        ------
+        OptionError
+            A number is not a whole one from 0.
+        ShuffleNotFoundError
+            There is no such version any more.
+        """
+        check_integer("epoch", epoch, 0, LARGEST, "epochs")
+        if version is not None:
+            check_integer("version", version, 1, LARGEST, "a version")
+        if not self.would_begin(epoch):
+            return
+        if version is not None and version != self.version:
+            self._pin(self._rows.alike(version))
+        elif version is None and self._follows and self.world_size == 1:
+            newest = self._rows.newest_alike()
+            if newest is not self._rows:
+                self._pin(newest)
+        self.position = Position.start(epoch, self._epochs.lanes)
+        self._batches = {}
+
+    def would_begin(self, epoch: int) -> bool:
+        """Whether to set that epoch begins it: it was not read from, nor its position loaded."""
+        return epoch != self.epoch or (not self._batches and not self.position.num_readers)
+
+    def newest_version(self) -> int:
+        """Return the version that the next epoch is to read; raises as :meth:`set_epoch`."""
+        return self._rows.newest_alike().version if self._follows else self.version
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        self.begin(1)
+        for reader, batch in self.shared(self.position, 0, 1):
+            self.took(reader)
+            yield batch
+
+    def shared(
+        self, position: Position, worker: int, num_workers: int
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield the batches of one of this rank's workers, from a position on.
+
+        Each with the number of the reader that the worker is.
+        """
+        position = position.read_by(self.world_size * num_workers)
+        reader = self.readers(num_workers)[worker]
+        skip = self.skipped(position)[reader]
+        for batch in self.reader.batches(position, reader, skip):
+            yield reader, batch
+
+    def begin(self, num_workers: int) -> None:
+        """Begin to count what each of so many workers of this rank takes."""
+        self.position = self.position_of(num_workers)
+        self._batches = self.skipped(self.position)
+
+    def took(self, reader: int) -> None:
+        """Count a batch that a reader took."""
+        self._batches[reader] += 1
+
+    def _now(self) -> Position:
+        if not self._batches:
+            return self.position
+        return self.reader.advanced(self.position, self._batches)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position of this rank, of numbers, texts, lists and dicts only.
+
+        It counts the batches that the loop was given. See :func:`merge_states`.
+        """
+        return {
+            **self._now().state(),
+            "version": self.version,
+            "commit": self._rows.commit_id,
+            "ranks": [self.rank],
+            "world_size": self.world_size,
+            "of": self._identity(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next iterations go on at a position.
+
+        Parameters
+        ----------
+        state
+            Of :func:`merge_states`, which any number of ranks and workers can go on at; or of
+            :meth:`state_dict` of this rank, for as many.
+
+        Raises
+        ------
+        OptionError
+            The state is of other options, of another rank or of some ranks only, or none at all.
+        ShuffleNotFoundError
+            It is of a version that has expired.
+        """
+        position = position_of(state)
+        try:
+            of, version, ranks = dict(state["of"]), int(state["version"]), list(state["ranks"])
+            commit, world_size = str(state["commit"]), int(state["world_size"])
+        except (KeyError, TypeError, ValueError) as error:
+            msg = f"state {state!r} is not one of state_dict()"
+            raise OptionError(msg) from error
+        for name, value in self._identity().items():
+            if of.get(name) != value:
+                msg = (
+                    f"the state is of {name} {of.get(name)!r}, and this one has {value!r}: give "
+                    "the same arguments as where it was saved"
+                )
+                raise OptionError(msg)
+        is_own = ranks == [self.rank] and world_size == self.world_size
+        if len(ranks) != world_size and not is_own:
+            msg = (
+                f"the state is of ranks {ranks} of {world_size}, and this is rank {self.rank} of "
+                f"{self.world_size}: give merge_states([...]) of the states of all ranks"
+            )
+            raise OptionError(msg)
+        if (version, commit) != (self.version, self._rows.commit_id):
+            self._pin(self._opened(version, commit))
+        self.position, self._batches = position, {}
+
+    def _opened(self, version: int, commit: str) -> Shuffle:
+        try:
+            return self._rows.alike(version, commit)
+        except ShuffleNotFoundError as error:
+            msg = (
+                f"{error}. The state is a position in version {version}, so that its epoch cannot "
+                "be ended; begin the next one: set_epoch(epoch + 1) reads the newest version"
+            )
+            raise type(error)(msg) from error
+
+    def _identity(self) -> dict[str, Any]:
+        """Return what must be equal for a position to mean the same rows."""
+        return {
+            "filter": None if self._rows.filter is None else str(self._rows.filter),
+            "latest_by": self._rows.latest_column,
+            "columns": list(self.schema.names),
+            "batch_size": self._epochs.batch_size,
+            "seed": self._epochs.seed,
+            "memory_bytes": self._epochs.memory_bytes,
+            "lanes": self._epochs.lanes,
+        }
+
+
+def check_rank(rank: int, world_size: int) -> tuple[int, int]:
+    """Return rank and number of ranks; raises OptionError unless they are whole and fit."""
+    check_integer("world_size", world_size, 1, 1 << 31, "ranks")
+    return check_integer("rank", rank, 0, world_size - 1, "ranks"), world_size

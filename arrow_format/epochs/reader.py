@@ -1,0 +1,313 @@
+"""Reads the batches of an epoch. Which rows come when is decided by ``lanes`` and ``schedule``."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
+from itertools import chain, islice
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from arrow_format.arrays.batches import in_batches_of
+from arrow_format.arrays.buffers import to_arrow, to_numpy
+from arrow_format.arrays.row_sizes import runs_within
+from arrow_format.arrays.selection import joined, ranges, take
+from arrow_format.epochs.chunks import VersionChunks
+from arrow_format.epochs.lanes import Lanes, Pieces, deal, pieces_of, readers_lanes, row_order
+from arrow_format.epochs.mixing import MOST_DISTANCE, advised_subpartitions, distance, rows_of_a_key
+from arrow_format.epochs.schedule import Round, Schedule, one_by_one, schedule
+from arrow_format.errors import CorruptShuffleError
+from arrow_format.read.chunk_plan import cut_evenly
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+    from concurrent.futures import Future
+
+    import pyarrow as pa
+
+    from arrow_format.epochs.options import Epochs
+    from arrow_format.epochs.position import Position
+    from arrow_format.model import Int64Array
+    from arrow_format.read.shuffle import Shuffle
+
+    _Load = Callable[[Sequence[int]], list[pa.RecordBatch]]
+
+AHEAD = 2
+"""Blocks that are read ahead of being opened, each by a thread."""
+
+
+SMALL_BLOCKS = 5
+"""Bytes of a shuffle whose chunks are cut where they are fewer than lanes, in blocks. It is read at
+once, and so are three times its bytes in memory meanwhile."""
+
+
+class EpochReader:
+    """The rows of one version, in the order of any epoch, for any number of readers.
+
+    It can be pickled and forked; each process reads the indexes itself. Where a filter says which
+    rows there are, they are counted once, in the process that made it.
+    """
+
+    def __init__(self, rows: Shuffle, columns: Sequence[str], epochs: Epochs) -> None:
+        self._rows, self._columns, self._epochs = rows, columns, epochs
+        self._counted: Int64Array | None = None
+        self._known: tuple[int, VersionChunks] | None = None
+        self._dealt: tuple[int, Lanes, Pieces | None] | None = None
+        self.num_rows = int(self.chunks.num_rows.sum())
+        """Rows of an epoch, of all readers."""
+        self._num_bytes = int(self.chunks.num_bytes.sum())
+        if rows.filter is not None:
+            self._counted = self.chunks.num_rows
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**vars(self), "_known": None, "_dealt": None}
+
+    @property
+    def chunks(self) -> VersionChunks:
+        """The chunks of the version, as this process knows them."""
+        if self._known is None or self._known[0] != os.getpid():
+            chunks = VersionChunks(self._rows, self._columns, self._counted)
+            self._known = os.getpid(), chunks
+        return self._known[1]
+
+    def lanes(self, epoch: int) -> Lanes:
+        """Return the lanes of an epoch."""
+        return self._of_epoch(epoch)[0]
+
+    def _of_epoch(self, epoch: int) -> tuple[Lanes, Pieces | None]:
+        if self._dealt is None or self._dealt[0] != epoch:
+            self._dealt = epoch, *self._deal(epoch)
+        return self._dealt[1:]
+
+    def _deal(self, epoch: int) -> tuple[Lanes, Pieces | None]:
+        epochs = self._epochs
+        if epochs.seed is None:
+            return self._in_order(), None
+        chunks = self.chunks
+        few = int(np.count_nonzero(chunks.num_rows))
+        is_small = 0 < few < epochs.lanes and self._num_bytes <= SMALL_BLOCKS * epochs.block_bytes
+        cut = -(-epochs.lanes // few) if is_small else 1
+        pieces = pieces_of(self._strata, chunks.num_rows, chunks.num_bytes, cut)
+        lanes = deal(pieces, epochs.lanes, epochs.block_bytes, epochs.seed, epoch)
+        return lanes, pieces
+
+    @property
+    def fault(self) -> str | None:
+        """What is wrong with the mixing of an epoch, with the figure and what to do; None: none."""
+        rows, epochs = self._rows, self._epochs
+        chunk_rows = self.num_rows / max(int(np.count_nonzero(self.chunks.num_rows)), 1)
+        row_bytes = self._num_bytes / max(self.num_rows, 1)
+        sizes = to_numpy(rows.subpartition_rows)
+        found = distance(sizes, rows.partitioner, chunk_rows, row_bytes, epochs)
+        if found <= MOST_DISTANCE:
+            return None
+        n = advised_subpartitions(self.num_rows, chunk_rows)
+        return (
+            f"{rows.path}: batches of an epoch are not mixed well: the shares of keys in a batch "
+            f"of {epochs.batch_size:,} rows are about {found:.1f} times as far from those of all "
+            f"rows as in a random batch, since rows of a key fill chunks of {chunk_rows:,.0f} "
+            f"rows, of which memory_bytes={epochs.memory_bytes:,} have room for few. To mix them, "
+            f"keep them dealt in turn: write_shuffle(open_shuffle({rows.path!r}).epochs("
+            f"batch_size={epochs.batch_size}), NEW_PATH, partitioner=RoundRobinPartitioner(), "
+            f"num_subpartitions={n}), or raise "
+            "memory_bytes"
+        )
+
+    @property
+    def _strata(self) -> Int64Array:
+        """Their subpartitions, if rows with one key fill chunks; else chunks differ by arrival."""
+        sizes, partitioner = to_numpy(self._rows.subpartition_rows), self._rows.partitioner
+        chunk_rows = self.num_rows / max(len(self.chunks.num_rows), 1)
+        fill = sizes.any() and rows_of_a_key(sizes, partitioner) >= chunk_rows
+        return self.chunks.subpartition if fill else np.zeros_like(self.chunks.subpartition)
+
+    def _in_order(self) -> Lanes:
+        """Return lanes of adjacent subpartitions, each a block, in the order of reading."""
+        n = self._rows.num_subpartitions
+        counts = to_numpy(self._rows.subpartition_rows)
+        if self._rows.filter is not None or not self._rows.is_whole:
+            counts = np.zeros(n, np.int64)
+            with self._rows.read(columns=[], with_subpartition=True) as reader:
+                for batch in reader:
+                    counts += np.bincount(to_numpy(batch.column(0)), minlength=n)
+        cuts = [*cut_evenly(counts, min(self._epochs.lanes, n))]
+        edges = np.array([0, *(end for _, end in cuts)])
+        rows = np.diff(np.append(0, np.cumsum(counts))[edges])
+        block_edges = np.minimum(np.arange(self._epochs.lanes + 1), len(cuts))
+        return Lanes(np.arange(n), edges, block_edges, rows, np.ones_like(rows))
+
+    def schedule(self, position: Position, reader: int) -> Schedule:
+        """Return when a reader of a position draws from which blocks."""
+        lanes, epochs = self.lanes(position.epoch), self._epochs
+        if epochs.seed is None:
+            own = np.arange(reader, epochs.lanes, position.num_readers)
+            return one_by_one(lanes, own, position.origin)
+        own = readers_lanes(epochs.lanes, reader, position.num_readers)
+        return schedule(lanes, own, position.origin, epochs.open_bytes)
+
+    def num_batches(self, position: Position) -> list[int]:
+        """Return the batches that each reader gets from the origin of a position on."""
+        size, lane_rows = self._epochs.batch_size, self.lanes(position.epoch).lane_rows
+        left = lane_rows - position.origin
+        rows = [int(left[i :: position.num_readers].sum()) for i in range(position.num_readers)]
+        each = [-(-of // size) for of in rows]
+        if self._epochs.drop_last:
+            return [min(of // size for of in rows)] * len(rows)
+        return [max(each)] * len(rows) if self._epochs.pad else each
+
+    def advanced(self, position: Position, batches: dict[int, int]) -> Position:
+        """Return a position after some readers have taken batches since its origin."""
+        lanes, size = self.lanes(position.epoch), self._epochs.batch_size
+        taken = position.taken.copy()
+        for reader, count in batches.items():
+            plan = self.schedule(position, reader)
+            of_blocks = lanes.taken_of_blocks(position.origin)
+            of_blocks[plan.block] += plan.taken(min(count * size, plan.total_rows))
+            own = slice(reader, None, position.num_readers)
+            taken[own] = lanes.taken_of_lanes(of_blocks)[own]
+        return position.with_taken(taken)
+
+    def batches(self, position: Position, reader: int, skip: int) -> Iterator[pa.RecordBatch]:
+        """Yield a reader's batches from the origin of a position on, but the first ``skip``.
+
+        At most the memory of :class:`Epochs` is held. Raises ShuffleError as for reading.
+        """
+        size, count = self._epochs.batch_size, self.num_batches(position)[reader]
+        plan = self.schedule(position, reader)
+        start = min(skip * size, plan.total_rows)
+        with closing(self._drawn(position.epoch, plan, start)) as own:
+            rows: Iterator[pa.RecordBatch] = own
+            if self._epochs.pad:
+                rows = chain(own, self._padding(position, reader, max(skip * size - start, 0)))
+            yield from islice(in_batches_of(rows, size), max(count - skip, 0))
+
+    def _padding(self, position: Position, reader: int, skip: int) -> Iterator[pa.RecordBatch]:
+        """Yield rows that a reader gets again: its own, or another's where it has none; for ever.
+
+        All but the first ``skip``.
+        """
+        plan = self.schedule(position, reader)
+        others = iter(range(position.num_readers))
+        while not plan.total_rows:
+            plan = self.schedule(position, next(others))
+        skip %= plan.total_rows
+        while True:
+            yield from self._drawn(position.epoch, plan, skip)
+            skip = 0
+
+    def _drawn(self, epoch: int, plan: Schedule, start: int) -> Generator[pa.RecordBatch]:
+        """Yield the rows of a schedule from the row ``start`` on, in its order."""
+        if self._epochs.seed is None:
+            yield from self._read_in_order(epoch, plan, start)
+            return
+        size = self._epochs.batch_size
+        most_rows = self._epochs.block_bytes * self.num_rows // max(self._num_bytes, 1)
+        with _Blocks(partial(self._load, epoch), plan, self._groups(epoch, plan, start)) as blocks:
+            for drawn in plan.rounds(start, size, most_rows):
+                batch = take(joined(blocks.rows(drawn)), to_arrow(drawn.order), boundscheck=False)
+                for first in range(0, batch.num_rows, size):
+                    yield batch.slice(first, size)
+
+    def _groups(self, epoch: int, plan: Schedule, start: int) -> Iterator[Int64Array]:
+        """Yield the blocks of a schedule that are read together, if they have rows to come.
+
+        Those are as many as make a block of the most bytes; all of a small shuffle, of which else
+        each group would decode nearly all chunks.
+        """
+        lanes, pieces = self._of_epoch(epoch)
+        left = np.flatnonzero(plan.taken(start) < plan.num_rows)
+        if pieces is not None and pieces.are_cut:
+            yield left
+            return
+        weights = np.cumsum(lanes.num_bytes[plan.block[left]])
+        for first, end in runs_within(weights, self._epochs.block_bytes):
+            yield left[first:end]
+
+    def _load(self, epoch: int, numbers: Sequence[int]) -> list[pa.RecordBatch]:
+        """Return the rows of blocks, in their orders. Chunks that they share are read once."""
+        lanes, pieces = self._of_epoch(epoch)
+        assert pieces is not None
+        assert self._epochs.seed is not None
+        each = [lanes.block(number) for number in numbers]
+        chunks = np.unique(pieces.chunk[np.concatenate(each)])
+        counts = self.chunks.num_rows[chunks]
+        read = [*self.chunks.read(chunks)]
+        found = sum(batch.num_rows for batch in read)
+        if found != counts.sum():
+            msg = (
+                f"{self._rows.path}: {found:,} rows were read of chunks that have "
+                f"{counts.sum():,}, as was counted before"
+            )
+            raise CorruptShuffleError(msg)
+        whole = joined(read)
+        del read
+        starts = np.cumsum(counts) - counts
+        blocks = []
+        for number, of in zip(numbers, each, strict=True):
+            first = starts[np.searchsorted(chunks, pieces.chunk[of])] + pieces.first_row[of]
+            sizes = pieces.num_rows[of]
+            order = row_order(int(sizes.sum()), self._epochs.seed, epoch, number)
+            blocks.append(take(whole, to_arrow(ranges(first, sizes)[order]), boundscheck=False))
+        return blocks
+
+    def _read_in_order(self, epoch: int, plan: Schedule, start: int) -> Iterator[pa.RecordBatch]:
+        lanes, taken = self.lanes(epoch), plan.taken(start)
+        for number, skip in zip(plan.block.tolist(), (plan.skipped + taken).tolist(), strict=True):
+            if skip == lanes.num_rows[number]:
+                continue
+            with self._rows.read(lanes.block(number).tolist(), self._columns) as reader:
+                for batch in reader:
+                    if skip < batch.num_rows:
+                        yield batch.slice(skip)
+                    skip = max(skip - batch.num_rows, 0)
+
+
+class _Blocks:
+    """The open blocks of a reader, and the next ones, which threads read ahead.
+
+    Blocks are read in ``groups``, which are positions in the schedule and ascend.
+    """
+
+    def __init__(self, load: _Load, plan: Schedule, groups: Iterable[Int64Array]) -> None:
+        self._load, self._plan = load, plan
+        self._groups = iter(groups)
+        self._open: dict[int, pa.RecordBatch] = {}
+        self._coming: deque[tuple[list[int], Future[list[pa.RecordBatch]]]] = deque()
+        self._threads = ThreadPoolExecutor(AHEAD, "arrow-shuffle-epoch")
+
+    def rows(self, drawn: Round) -> list[pa.RecordBatch]:
+        """Return the rows of a round, block by block; drop blocks of which they are the last."""
+        found = []
+        for at, first, end in zip(*(each.tolist() for each in drawn[:3]), strict=True):
+            while at not in self._open:
+                self._wait()
+            found.append(self._open[at].slice(int(self._plan.skipped[at]) + first, end - first))
+            if end == self._plan.num_rows[at]:
+                del self._open[at]
+        return found
+
+    def _wait(self) -> None:
+        """Wait for the next group."""
+        self._read_ahead()
+        group, coming = self._coming.popleft()
+        self._open.update(zip(group, coming.result(), strict=True))
+        self._read_ahead()
+
+    def _read_ahead(self) -> None:
+        """Let threads read the next groups, as many as may be there ahead."""
+        while len(self._coming) < AHEAD:
+            group = next(self._groups, None)
+            if group is None:
+                return
+            numbers = self._plan.block[group].tolist()
+            self._coming.append((group.tolist(), self._threads.submit(self._load, numbers)))
+
+    def __enter__(self) -> _Blocks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._threads.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,301 @@
+"""The batches of ranks: shares, orders, positions, versions; what is read and held for them."""
+
+import inspect
+import json
+import pickle
+import threading
+from datetime import timedelta
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from arrow_format import OptionError, WriteOptions
+from arrow_format.epochs.batches import EpochBatches
+from arrow_format.epochs.options import Epochs
+from arrow_format.epochs.position import merge_states
+from arrow_format.errors import ShuffleNotFoundError
+from arrow_format.storage.local import PosixReader
+from arrow_shuffle import Shuffle, open_shuffle, write_shuffle
+from tests.support.broken_methods import break_method
+
+NUM_ROWS = 20_011
+SMALL = WriteOptions(sync=False, chunk_bytes=1 << 10, sort_buffer_bytes=64 << 10)
+
+
+def rows(num_rows=NUM_ROWS, first=0):
+    numbers = np.arange(first, first + num_rows)
+    return pa.table({"k": numbers, "x": numbers / 2, "text": [f"{i}" * (i % 5) for i in numbers]})
+
+
+@pytest.fixture(scope="module")
+def shuffle(tmp_path_factory):
+    path = tmp_path_factory.mktemp("epochs") / "s"
+    write_shuffle(rows(), path, num_subpartitions=32, keys="k", options=SMALL)
+    return open_shuffle(path)
+
+
+def keys(batches):
+    return [batch["k"].to_pylist() for batch in batches]
+
+
+def all_of(batches):
+    return [k for batch in keys(batches) for k in batch]
+
+
+@pytest.mark.parametrize("memory_bytes", [1 << 20, 384 << 20])
+@pytest.mark.parametrize("num_ranks", [1, 3, 16])
+def test_an_epoch_has_each_row_once(shuffle, num_ranks, memory_bytes):
+    epochs = Epochs(64, memory_bytes=memory_bytes)
+    each = [
+        EpochBatches(shuffle, ["k"], epochs, rank=rank, world_size=num_ranks)
+        for rank in range(num_ranks)
+    ]
+    found = [all_of(one) for one in each]
+    assert sorted(k for of in found for k in of) == list(range(NUM_ROWS))
+    assert max(map(len, found)) - min(map(len, found)) < 0.05 * NUM_ROWS
+    assert [len(one) for one in each] == [-(-len(of) // 64) for of in found]
+
+
+def test_seed_and_epoch_decide_the_order(shuffle):
+    def order(seed, epoch):
+        batches = EpochBatches(shuffle, ["k"], Epochs(100, seed))
+        batches.set_epoch(epoch)
+        return tuple(all_of(batches))
+
+    assert order(3, 1) == order(3, 1)
+    assert len({order(seed, epoch) for seed in (0, 1) for epoch in (0, 1)}) == 4
+    assert list(order(None, 0)) == list(order(None, 1)) == shuffle.to_table()["k"].to_pylist()
+
+
+@pytest.mark.parametrize("memory_bytes", [1 << 20, 384 << 20])
+@pytest.mark.parametrize("seed", [None, 4])
+@pytest.mark.parametrize("stop", [0, 1, 17, 150, 201])
+def test_as_many_readers_go_on_with_what_would_have_come(shuffle, memory_bytes, seed, stop):
+    made = [EpochBatches(shuffle, ["k"], Epochs(100, seed, memory_bytes)) for _ in range(2)]
+    for each in made:
+        each.set_epoch(5)
+    whole = keys(made[0])
+    stream = iter(made[1])
+    for _ in range(stop):
+        next(stream)
+    stream.close()
+    again = EpochBatches(shuffle, ["k"], Epochs(100, seed, memory_bytes))
+    again.load_state_dict(json.loads(json.dumps(made[1].state_dict())))
+    assert (again.epoch, len(again)) == (5, len(whole) - stop)
+    assert keys(again) == whole[stop:]
+    assert keys(again) == whole[stop:], "until the next epoch is set, the position holds"
+    again.set_epoch(6)
+    assert len(again) == len(whole)
+
+
+@pytest.mark.parametrize("flag", ["drop_last", "pad"])
+@pytest.mark.parametrize("num_ranks", [1, 3, 7])
+def test_ranks_get_equally_many_whole_batches(shuffle, flag, num_ranks):
+    epochs = Epochs(64, memory_bytes=1 << 20, **{flag: True})
+    each = [
+        EpochBatches(shuffle, ["k"], epochs, rank=rank, world_size=num_ranks)
+        for rank in range(num_ranks)
+    ]
+    found = [keys(one) for one in each]
+    assert {len(batch) for batches in found for batch in batches} == {64}
+    (count,) = {len(batches) for batches in found}
+    assert [len(one) for one in each] == [count] * num_ranks
+    seen = [k for batches in found for batch in batches for k in batch]
+    if flag == "drop_last":
+        assert NUM_ROWS * 0.95 < len(set(seen)) == len(seen) <= NUM_ROWS
+    else:
+        assert set(seen) == set(range(NUM_ROWS))
+        assert len(seen) < NUM_ROWS * 1.05
+
+
+def test_more_readers_than_rows(tmp_path):
+    write_shuffle(rows(3), tmp_path / "s", keys="k", num_subpartitions=4, options=SMALL)
+    few = open_shuffle(tmp_path / "s")
+    each = [EpochBatches(few, None, Epochs(2), rank=i, world_size=5) for i in range(5)]
+    assert sorted(k for one in each for k in all_of(one)) == [0, 1, 2]
+    padded = [EpochBatches(few, None, Epochs(2, pad=True), rank=i, world_size=5) for i in range(5)]
+    assert [len(all_of(one)) for one in padded] == [2] * 5
+
+
+def test_sixteen_readers_read_the_bytes_of_one(tmp_path, monkeypatch):
+    """OPERATORS 4, case b; indexes, which each reader needs, included."""
+    numbers = np.random.default_rng(0).integers(0, 1 << 60, 1_000_000)
+    options = WriteOptions(sync=False, chunk_bytes=16 << 10, sort_buffer_bytes=8 << 20)
+    many = pa.table({"k": numbers, "x": numbers[::-1].astype(float)})
+    write_shuffle(many, tmp_path / "s", num_subpartitions=64, keys="k", options=options)
+    plain, read, num_rows = PosixReader.get_ranges, [], 0
+
+    def counted(reader, ranges):
+        read.append(sum(length for _, length in ranges))
+        return plain(reader, ranges)
+
+    monkeypatch.setattr(PosixReader, "get_ranges", counted)
+    for rank in range(16):
+        epochs = Epochs(64, memory_bytes=1 << 20)
+        shuffle = open_shuffle(tmp_path / "s")
+        one = EpochBatches(shuffle, None, epochs, rank=rank, world_size=16)
+        assert len(one.reader.chunks.num_rows) > 256, "fewer are cut, and so read by several"
+        num_rows += sum(batch.num_rows for batch in one)
+    assert num_rows == len(numbers)
+    assert shuffle.num_bytes < sum(read) < 1.1 * shuffle.num_bytes
+
+
+def test_a_batch_that_is_too_late_leaves_no_thread(shuffle):
+    before = set(threading.enumerate())
+    stream = iter(EpochBatches(shuffle, None, Epochs(10, memory_bytes=1 << 20)))
+    next(stream)
+    assert set(threading.enumerate()) - before
+    stream.close()
+    assert set(threading.enumerate()) == before
+
+
+def test_an_error_of_the_storage_reaches_the_loop(shuffle, monkeypatch):
+    epochs = EpochBatches(shuffle, None, Epochs(10, memory_bytes=1 << 20))
+    break_method(monkeypatch, PosixReader, "get_ranges", OSError("the disk is gone"))
+    with pytest.raises(OSError, match="the disk is gone"):
+        list(epochs)
+
+
+def test_a_pickled_one_reads_the_same(shuffle):
+    batches = EpochBatches(shuffle.where("k >= 100 AND k < 900"), ["k"], Epochs(7))
+    copy = pickle.loads(pickle.dumps(batches))
+    found = keys(batches)
+    assert keys(copy) == found
+    assert sorted(k for batch in found for k in batch) == list(range(100, 900))
+    assert batches.num_rows == copy.num_rows == 800
+
+
+# Positions ----------------------------------------------------------------------------------------
+
+
+def test_a_state_of_some_ranks_is_refused(shuffle):
+    def made(rank, world_size, **more):
+        options = {"batch_size": 10, **more}
+        return EpochBatches(shuffle, ["k"], Epochs(**options), rank=rank, world_size=world_size)
+
+    states = [made(rank, 3).state_dict() for rank in range(3)]
+    with pytest.raises(OptionError, match=r"of ranks \[1\] of 3, and this is rank 0 of 2: give me"):
+        made(0, 2).load_state_dict(states[1])
+    with pytest.raises(OptionError, match=r"of ranks \[1\] of 3, and this is rank 0 of 3"):
+        made(0, 3).load_state_dict(states[1])
+    made(1, 3).load_state_dict(states[1])
+    made(0, 2).load_state_dict(merge_states(states))
+    for name, value in {"batch_size": 11, "seed": 1, "lanes": 255, "memory_bytes": 1 << 24}.items():
+        with pytest.raises(OptionError, match=f"the state is of {name}"):
+            made(1, 3, **{name: value}).load_state_dict(states[1])
+    for bad in ({}, {"epoch": 1}, {**states[1], "of": 3}, {**states[1], "version": "x"}):
+        with pytest.raises(OptionError, match=r"is not one of state_dict\(\)"):
+            made(1, 3).load_state_dict(bad)
+
+
+# Versions -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def grows(tmp_path):
+    write_shuffle(rows(1_000), tmp_path / "s", num_subpartitions=8, keys="k", options=SMALL)
+    return open_shuffle(tmp_path / "s")
+
+
+def test_each_epoch_reads_the_newest_version(grows):
+    batches = EpochBatches(grows, ["k"], Epochs(100))
+    grows.append(rows(500, 1_000), options=SMALL)
+    batches.set_epoch(0)
+    assert (batches.version, batches.num_rows) == (2, 1_500)
+    stream = iter(batches)
+    next(stream)
+    grows.delete({"k": [3, 1_200]})
+    batches.set_epoch(0)  # has begun
+    assert batches.version == 2
+    assert sum(batch.num_rows for batch in stream) == 1_400
+    batches.set_epoch(1)
+    assert (batches.version, sorted(all_of(batches))) == (
+        3, [k for k in range(1_500) if k not in (3, 1_200)]
+    )  # fmt: skip
+
+
+def test_a_version_that_was_asked_for_stays(grows):
+    grows.tag("trained", 1)
+    grows.append(rows(500, 1_000), options=SMALL)
+    for named in (open_shuffle(grows.path, 1), open_shuffle(grows.path, "trained")):
+        batches = EpochBatches(
+            pickle.loads(pickle.dumps(named)).where("k > 10"), ["k"], Epochs(100)
+        )
+        batches.set_epoch(1)
+        assert (batches.version, batches.num_rows) == (1, 989)
+
+
+def test_a_filter_holds_in_later_versions(grows):
+    batches = EpochBatches(grows.where("k >= 990"), ["k"], Epochs(100))
+    grows.append(rows(500, 1_000), options=SMALL)
+    batches.set_epoch(1)
+    assert sorted(all_of(batches)) == list(range(990, 1_500))
+
+
+def test_ranks_stay_together(grows):
+    each = [EpochBatches(grows, ["k"], Epochs(9), rank=i, world_size=2) for i in range(2)]
+    grows.append(rows(500, 1_000), options=SMALL)
+    for one in each:
+        one.set_epoch(1)
+    assert {one.version for one in each} == {1}
+    for one in each:
+        one.set_epoch(2, version=2)
+    assert sorted(k for one in each for k in all_of(one)) == list(range(1_500))
+    with pytest.raises(ShuffleNotFoundError):
+        each[0].set_epoch(3, version=9)
+
+
+def test_a_position_of_an_earlier_version_goes_on_there(grows):
+    batches = EpochBatches(grows, ["k"], Epochs(100))
+    stream = iter(batches)
+    taken = keys([next(stream), next(stream)])
+    stream.close()
+    state = batches.state_dict()
+    grows.append(rows(500, 1_000), options=SMALL)
+    grows.delete({"k": [taken[0][0], 999]})
+    again = EpochBatches(open_shuffle(grows.path), ["k"], Epochs(100))
+    again.load_state_dict(state)
+    assert again.version == 1
+    left = all_of(again)
+    assert sorted([*taken[0], *taken[1], *left]) == list(range(1_000))
+    again.set_epoch(1)
+    assert (again.version, again.num_rows) == (3, 1_498)
+
+
+def test_a_position_of_a_version_that_has_expired(grows):
+    batches = EpochBatches(grows, ["k"], Epochs(100))
+    stream = iter(batches)
+    next(stream)
+    stream.close()
+    state = batches.state_dict()
+    grows.delete({"k": [3]}, erase=True)
+    grows.collect_garbage(retention=timedelta(0))
+    again = EpochBatches(open_shuffle(grows.path), ["k"], Epochs(100))
+    with pytest.raises(ShuffleNotFoundError, match=r"begin the next one: set_epoch\(epoch \+ 1\)"):
+        again.load_state_dict(state)
+
+
+def test_methods_have_the_defaults_of_the_options():
+    options = Epochs(batch_size=1)
+    for method in (Shuffle.to_torch, Shuffle.epochs):
+        taken = inspect.signature(method).parameters
+        for name in ("seed", "memory_bytes", "lanes", "drop_last", "pad"):
+            assert taken[name].default == getattr(options, name)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"batch_size": 1, "seed": -1}, "seed=-1"),
+        ({"batch_size": 1, "memory_bytes": 5}, "memory_bytes=5"),
+        ({"batch_size": 1, "lanes": 0}, "lanes=0"),
+        ({"batch_size": 1, "drop_last": 1}, "drop_last=1: expected True or False"),
+        ({"batch_size": 1, "drop_last": True, "pad": True}, "or none for each row once"),
+        ({"batch_size": 1, "rank": 2, "world_size": 2}, "rank=2"),
+    ],
+)
+def test_bad_options(shuffle, options, message):
+    with pytest.raises(OptionError, match=message):
+        shuffle.epochs(**options)
