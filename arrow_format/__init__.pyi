@@ -1,4 +1,5 @@
 from arrow_format.arrays.batch_stream import BatchReader as BatchReader
+from arrow_format.epochs.position import merge_states as merge_states
 from arrow_format.errors import ArithmeticOverflowError as ArithmeticOverflowError
 from arrow_format.errors import BackPressureTimeoutError as BackPressureTimeoutError
 from arrow_format.errors import ClosedError as ClosedError

@@ -21,6 +21,7 @@ the source is a DataFrame, and in this process otherwise.
 - To Spark's readers and writers it is a format: :class:`ArrowShuffleDataSource`.
 - For streams: :func:`foreach_batch`, :func:`flush_when_done`, :func:`consume`,
   :class:`BufferedOutput`.
+- For training in epochs, ``Shuffle.epochs`` and ``to_torch``: :func:`merge_states`.
 - Where no version can be opened: :func:`collect_garbage`, :func:`flush_pending`,
   :func:`release_shuffle`, :func:`repair_shuffle`, :func:`drop_shuffle`.
 - With ``mapInArrow`` in one's own hands: :class:`ShuffleMapTask`, :func:`commit_shuffle`,

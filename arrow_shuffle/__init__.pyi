@@ -29,6 +29,7 @@ from arrow_format import __version__ as __version__
 from arrow_format import collect_garbage as collect_garbage
 from arrow_format import drop_shuffle as drop_shuffle
 from arrow_format import flush_pending as flush_pending
+from arrow_format import merge_states as merge_states
 from arrow_format import release_shuffle as release_shuffle
 from arrow_format import repair_shuffle as repair_shuffle
 from arrow_shuffle import errors as errors

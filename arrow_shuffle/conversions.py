@@ -179,6 +179,7 @@ class Convertible(StoredShuffle):
         pad: bool = False,
         rank: int = 0,
         world_size: int = 1,
+        hold: bool = True,
     ) -> EpochBatches:
         """Return the rows in epochs: every row once in each, mixed, in another order each time.
 
@@ -216,6 +217,11 @@ class Convertible(StoredShuffle):
             with the most rows has. Readers with fewer get some of their rows twice.
         rank, world_size
             Number of this rank, from 0, and how many there are.
+        hold
+            Whether, from the first batch on, garbage collection leaves the version of the epoch
+            alone, whatever its age, until the next epoch is set, or the object or its process is
+            gone. That takes a small file beside the log: where none may be put, a line of the log
+            of this process says so, and the epoch reads all the same.
 
         Returns
         -------
@@ -237,7 +243,9 @@ class Convertible(StoredShuffle):
         from arrow_format.epochs.batches import EpochBatches
 
         epochs = Epochs(batch_size, seed, memory_bytes, lanes, drop_last, pad)
-        return EpochBatches(self.where(filter), columns, epochs, rank=rank, world_size=world_size)
+        return EpochBatches(
+            self.where(filter), columns, epochs, rank=rank, world_size=world_size, hold=hold
+        )
 
     def to_torch(
         self,
@@ -253,6 +261,7 @@ class Convertible(StoredShuffle):
         rank: int | None = None,
         world_size: int | None = None,
         convert: Callable[[pa.RecordBatch], Any] | None = None,
+        hold: bool = True,
     ) -> ShuffleIterableDataset:
         """Return an iterable dataset of PyTorch that yields batches of the rows, in epochs.
 
@@ -260,7 +269,7 @@ class Convertible(StoredShuffle):
 
             numbers = orders.to_torch(["customer", "price"], batch_size=256)
             for batch in numbers.loader(num_workers=0):
-                print(batch["price"].mean())
+                print(torch.mean(batch["price"]))
 
         Each rank and worker reads rows of its own, and together they read all rows, once per epoch.
         See :class:`~arrow_format.epochs.torch_dataset.ShuffleIterableDataset` for epochs and for
@@ -268,7 +277,7 @@ class Convertible(StoredShuffle):
 
         Parameters
         ----------
-        columns, batch_size, filter, seed, memory_bytes, lanes, drop_last, pad
+        columns, batch_size, filter, seed, memory_bytes, lanes, drop_last, pad, hold
             As for :meth:`epochs`; each worker of a rank is a reader.
         rank, world_size
             Of the process that trains; by default those of ``torch.distributed``, if that is
@@ -299,4 +308,5 @@ class Convertible(StoredShuffle):
             rank=rank,
             world_size=world_size,
             convert=convert,
+            hold=hold,
         )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from typing import TYPE_CHECKING, Any
 
 from arrow_format.epochs.position import Position, position_of
 from arrow_format.epochs.reader import EpochReader
-from arrow_format.errors import OptionError, ShuffleNotFoundError
-from arrow_format.options import check_integer
+from arrow_format.errors import ClosedError, OptionError, ShuffleNotFoundError, StorageError
+from arrow_format.options import check_flag, check_integer
+from arrow_format.streaming.version_hold import VersionHold
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
     from arrow_format.epochs.options import Epochs
     from arrow_format.read.shuffle import Shuffle
+
+LOG = logging.getLogger(__name__)
 
 LARGEST = (1 << 63) - 1
 
@@ -43,16 +47,42 @@ class EpochBatches:
         *,
         rank: int = 0,
         world_size: int = 1,
+        hold: bool = True,
     ) -> None:
         self.rank, self.world_size = check_rank(rank, world_size)
         self.schema = rows.schema_of(columns)
         """Schema of the batches."""
         self._epochs = epochs
+        self._wants_hold = check_flag("hold", hold)
+        self._hold: VersionHold | None = None
         self._follows = rows.span is None and not rows.is_named
         self._pin(rows)
         self.position = Position.start(0, epochs.lanes)
         """Where all ranks are, as far as this one knows."""
         self._batches: dict[int, int] = {}
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**vars(self), "_hold": None, "_wants_hold": False}
+
+    def close(self) -> None:
+        """Let the version expire, which is kept from that while this object is there."""
+        if self._hold is not None:
+            self._hold.close()
+            self._hold = None
+
+    def _keep_version(self) -> None:
+        """Keep collections of garbage from the version, where that can be written down."""
+        if not self._wants_hold or (self._hold is not None and self._hold.version == self.version):
+            return
+        try:
+            if self._hold is not None and self._hold.version < self.version:
+                self._hold.move(self.version)
+                return
+            self.close()
+            self._hold = VersionHold.take(storage=self._rows.storage, version=self.version)
+        except (StorageError, ClosedError) as error:
+            self.close()
+            LOG.info("%s: reads a version that may expire: %s", self.path, error)
 
     def _pin(self, rows: Shuffle) -> None:
         self._rows = rows
@@ -165,13 +195,16 @@ class EpochBatches:
         Each with the number of the reader that the worker is.
         """
         position = position.read_by(self.world_size * num_workers)
-        reader = self.readers(num_workers)[worker]
-        skip = self.skipped(position)[reader]
-        for batch in self.reader.batches(position, reader, skip):
+        skipped = self.skipped(position)
+        # A loader asks its first worker first: that goes on as the one whose turn it was.
+        turn = min(skipped, key=lambda reader: (skipped[reader], reader)) - min(skipped)
+        reader = self.readers(num_workers)[(worker + turn) % num_workers]
+        for batch in self.reader.batches(position, reader, skipped[reader]):
             yield reader, batch
 
     def begin(self, num_workers: int) -> None:
-        """Begin to count what each of so many workers of this rank takes."""
+        """Begin to count what each of so many workers of this rank takes, and hold the version."""
+        self._keep_version()
         self.position = self.position_of(num_workers)
         self._batches = self.skipped(self.position)
 

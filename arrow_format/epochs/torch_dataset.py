@@ -52,11 +52,14 @@ class ShuffleIterableDataset(IterableDataset):  # type: ignore[misc]
         rank: int | None = None,
         world_size: int | None = None,
         convert: Callable[[pa.RecordBatch], Any] | None = None,
+        hold: bool = True,
     ) -> None:
         super().__init__()
         self._of_group = rank is None and _has_group()
         rank, world_size = _rank_of(rank, world_size)
-        self._batches = EpochBatches(rows, columns, epochs, rank=rank, world_size=world_size)
+        self._batches = EpochBatches(
+            rows, columns, epochs, rank=rank, world_size=world_size, hold=hold
+        )
         if convert is None:
             for field in self._batches.schema:
                 _check_is_tensor(field)
@@ -189,6 +192,10 @@ class ShuffleIterableDataset(IterableDataset):  # type: ignore[misc]
         for reader, batch in self.numbered():
             self.took(reader)
             yield batch
+
+    def close(self) -> None:
+        """Let the version expire, which is kept from that while the dataset is there."""
+        self._batches.close()
 
     def begin(self, num_workers: int) -> None:
         """Begin to count what each of so many workers of this rank takes."""

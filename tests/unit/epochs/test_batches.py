@@ -2,9 +2,11 @@
 
 import inspect
 import json
+import logging
 import pickle
 import threading
 from datetime import timedelta
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +16,8 @@ from arrow_format import OptionError, WriteOptions
 from arrow_format.epochs.batches import EpochBatches
 from arrow_format.epochs.options import Epochs
 from arrow_format.epochs.position import merge_states
-from arrow_format.errors import ShuffleNotFoundError
+from arrow_format.errors import ShuffleNotFoundError, StorageError
+from arrow_format.log.consumers import ConsumerRegistry
 from arrow_format.storage.local import PosixReader
 from arrow_shuffle import Shuffle, open_shuffle, write_shuffle
 from tests.support.broken_methods import break_method
@@ -269,11 +272,47 @@ def test_a_position_of_a_version_that_has_expired(grows):
     next(stream)
     stream.close()
     state = batches.state_dict()
+    batches.close()
     grows.delete({"k": [3]}, erase=True)
     grows.collect_garbage(retention=timedelta(0))
     again = EpochBatches(open_shuffle(grows.path), ["k"], Epochs(100))
     with pytest.raises(ShuffleNotFoundError, match=r"begin the next one: set_epoch\(epoch \+ 1\)"):
         again.load_state_dict(state)
+
+
+def test_the_version_of_an_epoch_does_not_expire_while_it_is_read(grows):
+    """Nor is a row that was erased in a later batch, once the epoch has ended."""
+    batches = EpochBatches(grows, ["k"], Epochs(100, memory_bytes=1 << 20))
+    stream = iter(batches)
+    first = keys([next(stream)])[0]
+    grows.delete({"k": [5]}, erase=True)
+    newest = grows.newest()
+    newest.collect_garbage(retention=timedelta(0))
+    assert sorted([*first, *all_of(stream)]) == list(range(1_000))
+    batches.set_epoch(1)
+    assert sorted(all_of(batches)) == [k for k in range(1_000) if k != 5]
+    newest.collect_garbage(retention=timedelta(0))
+    with pytest.raises(ShuffleNotFoundError):
+        open_shuffle(grows.path, 1)
+    batches.close()
+    holds = Path(grows.path) / "consumers"
+    assert not holds.exists() or not list(holds.iterdir())
+
+
+def test_without_a_hold_a_version_expires(grows):
+    batches = EpochBatches(grows, ["k"], Epochs(100, memory_bytes=1 << 20), hold=False)
+    grows.delete({"k": [5]}, erase=True)
+    grows.newest().collect_garbage(retention=timedelta(0))
+    with pytest.raises(ShuffleNotFoundError):
+        list(batches)
+
+
+def test_where_nothing_may_be_written_an_epoch_is_read_all_the_same(grows, monkeypatch, caplog):
+    caplog.set_level(logging.INFO)
+    break_method(monkeypatch, ConsumerRegistry, "put", StorageError("read-only file system"))
+    assert len(all_of(EpochBatches(grows, ["k"], Epochs(100)))) == 1_000
+    assert "reads a version that may expire" in caplog.text
+    assert "read-only file system" in caplog.text
 
 
 def test_methods_have_the_defaults_of_the_options():
