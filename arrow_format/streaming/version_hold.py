@@ -105,7 +105,7 @@ class VersionHold:
             self._close = weakref.finalize(self, _end, storage, self._name, self._lease, self._pid)
             self._version = version
             try:
-                _make_certain(storage, version)
+                self._keeps = _make_certain(storage, version)
             except BaseException:
                 self.close()
                 raise
@@ -131,17 +131,18 @@ class VersionHold:
 
         In between both are held, so that a version which is there when this is called stays. An
         earlier version than the held one changes nothing. A hold that was taken for dead, since the
-        process was suspended for an hour, is taken again.
+        process was suspended for an hour, is taken again; so is one of a version that a tag alone
+        keeps, which keeps no later one.
 
         Raises
         ------
         ClosedError
             The hold is closed, or another process took it.
         ShuffleNotFoundError
-            The hold was lost, and the version has expired since; it is closed.
+            The hold was taken again, and the version had expired before; it is closed.
         StorageError
-            The storage did not take it: the version before is still held, or it was lost, and is
-            closed.
+            The storage did not take it: the version before is still held, or what was to be taken
+            again is closed.
         """
         check_integer("version", version, 1, MAX_INTEGER, "a version")
         if not self._close.alive or os.getpid() != self._pid:
@@ -150,12 +151,13 @@ class VersionHold:
             raise ClosedError(msg)
         if version <= self._version:
             return
-        try:
-            self._lease.put(lambda record: record.consumed(version - 1))
-        except ConsumerError:  # it was removed as that of a dead reader
-            self.close()
-            self._register(version)
-        self._version = version
+        if self._keeps:
+            with contextlib.suppress(ConsumerError):  # it was removed as that of a dead reader
+                self._lease.put(lambda record: record.consumed(version - 1))
+                self._version = version
+                return
+        self.close()
+        self._register(version)
 
     def close(self) -> None:
         """Hold nothing any more, and remove what was registered; calling it again does nothing."""
@@ -186,29 +188,33 @@ def _registered(storage: Storage, version: int) -> tuple[str, Lease]:
         raise
 
 
-def _make_certain(storage: Storage, version: int) -> None:
+def _make_certain(storage: Storage, version: int) -> bool:
     """See to it that each collection sees a hold on a version that has just been registered.
+
+    Return whether that keeps the version, and not a tag alone.
 
     A collection looks for holds after it has read the log, and its entry fails where another one
     has come since. So one that let this version expire without having seen the hold had read a
     later version, or has put its entry before this reads.
     """
-    log = CommitLog(storage)
+    log, keeps = CommitLog(storage), True
 
-    def is_newest(view: LogView) -> bool:
-        state = view.state
-        if log.tag_of(view, version) is not None:
-            return True  # it is kept by that
+    def is_certain(view: LogView) -> bool:
+        nonlocal keeps
+        state, keeps = view.state, log.tag_of(view, version) is None
+        if not keeps:
+            return True
         if version <= state.ended and state.released is not None:
             raise released_error(storage.root, state.released)
         log.entry_at(view, version)  # raises where it has expired
         return state.version == version
 
     def decide(view: LogView) -> LogEntry | None:
-        return None if is_newest(view) else draft(view, FENCE)
+        return None if is_certain(view) else draft(view, FENCE)
 
-    if not log.read(is_newest):
+    if not log.read(is_certain):
         log.append(decide, sync=True)
+    return keeps
 
 
 def _end(storage: Storage, name: str, lease: Lease, pid: int) -> None:

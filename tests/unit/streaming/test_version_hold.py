@@ -160,6 +160,19 @@ def test_what_only_a_tag_keeps_can_be_held_and_holds_nothing_else(path):
         with pytest.raises(ShuffleNotFoundError):
             open_shuffle(path, number)
         assert rows(open_shuffle(path, 1)) == [1]
+        for value in (5, 6):
+            write(path, value, mode="overwrite")
+        with VersionHold.take(open_storage(path), 1) as moves:
+            newest = open_shuffle(path).version
+            moves.move(newest)
+            write(path, 7, mode="overwrite")
+            collect(path)
+            assert rows(open_shuffle(path, newest)) == [6]
+        collect(path)
+        with VersionHold.take(open_storage(path), 1) as moves:
+            with pytest.raises(ShuffleNotFoundError, match="has expired"):
+                moves.move(newest)
+            assert len(names(path)) == 1, "the first one"
         untag_shuffle(path, "kept")
         collect(path)
         with pytest.raises(ShuffleNotFoundError):
