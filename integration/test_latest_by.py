@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 import pytest
 
 import arrow_shuffle
-from arrow_format.integrations.epoch_reader import EpochReader
-from arrow_format.integrations.epochs import Epochs
+from arrow_format.epochs.batches import EpochBatches
+from arrow_format.epochs.options import Epochs
 from integration.programs.planner import FORMAT, planning_session
 from tests.support.guarantees import guarantee
 
@@ -56,7 +56,7 @@ def test_a_filter_a_count_and_each_library_are_equal(
     loaded = reader.option("filter", text).load(str(path))
     dataset = latest.to_dataset()
     query = "SELECT v FROM dataset WHERE status = 'open'"
-    epoch = EpochReader(latest.where(text), ["v"], Epochs(batch_size=100))
+    epoch = EpochBatches(latest.where(text), ["v"], Epochs(batch_size=100))
     found = {
         "here": asked.to_table()["v"].to_pylist(),
         "DuckDB": [v for (v,) in duckdb.sql(query).fetchall()],
@@ -79,9 +79,7 @@ def test_a_filter_a_count_and_each_library_are_equal(
             .collect()
         ],
         "options": [row.v for row in loaded.collect()],
-        "an epoch": [
-            v for batch in epoch.batches(0, 0, 1, 0) for v in batch.column("v").to_pylist()
-        ],
+        "an epoch": [v for batch in epoch for v in batch.column("v").to_pylist()],
     }
     assert {name for name, values in found.items() if sorted(values) != OPEN} == set()
     counts = {

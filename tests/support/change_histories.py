@@ -17,8 +17,8 @@ import pyarrow as pa
 
 import arrow_shuffle
 from arrow_format import WriteOptions
-from arrow_format.integrations.epoch_reader import EpochReader
-from arrow_format.integrations.epochs import Epochs
+from arrow_format.epochs.batches import EpochBatches
+from arrow_format.epochs.options import Epochs
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.keys.partitioner import HashPartitioner
@@ -358,8 +358,8 @@ def readings(shuffle: Shuffle, rows: Sequence[Row]) -> Iterator[tuple[str, objec
     yield "Polars", polars.rows(), list(rows)
     few = [(row[0], row[2]) for row in rows]
     yield "columns", _in_order(shuffle.select("k", "lsn").to_table()), sorted(few)
-    epochs = EpochReader(shuffle, names, Epochs(3, shuffle_rows=8))
-    batches = [one for reader in range(2) for one in epochs.batches(1, reader, 2, 0)]
+    ranks = [EpochBatches(shuffle, names, Epochs(3), rank=rank, world_size=2) for rank in range(2)]
+    batches = [batch for rank in ranks for batch in rank]
     yield "epochs", _in_order(pa.Table.from_batches(batches, shuffle.schema)), list(rows)
 
 

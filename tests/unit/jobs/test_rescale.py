@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import arrow_shuffle
+from arrow_format.epochs.batches import EpochBatches
+from arrow_format.epochs.options import Epochs
 from arrow_format.filters.keys import subpartitions_of_keys
-from arrow_format.integrations.epoch_reader import EpochReader
-from arrow_format.integrations.epochs import Epochs
 from arrow_format.jobs.commit import commit_job
 from arrow_format.log import carried
 from arrow_format.log.commit_log import CommitLog
@@ -179,8 +179,8 @@ def test_other_libraries_read_files_of_several_numbers(path):
     found = duckdb.connect().execute("SELECT k FROM dataset WHERE v = 1 ORDER BY k").fetchall()
     assert [k for (k,) in found] == [k for k in left if k >= 100]
     assert sorted(shuffle.to_polars().collect()["k"].to_list()) == left
-    reader = EpochReader(open_format(path), ["k"], Epochs(batch_size=16, seed=1))
-    epoch = [k for batch in reader.batches(0, 0, 1, 0) for k in batch["k"].to_pylist()]
+    reader = EpochBatches(open_format(path), ["k"], Epochs(batch_size=16, seed=1))
+    epoch = [k for batch in reader for k in batch["k"].to_pylist()]
     assert sorted(epoch) == left
     assert (shuffle.count_rows(), shuffle.min_max(["k"])["k"][1].as_py()) == (148, 149)
     assert shuffle.count_rows(filter="k > 140") == 9

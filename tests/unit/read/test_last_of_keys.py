@@ -9,9 +9,9 @@ import pyarrow.compute as pc
 import pytest
 
 import arrow_shuffle
+from arrow_format.epochs.batches import EpochBatches
+from arrow_format.epochs.options import Epochs
 from arrow_format.errors import OptionError, SchemaError
-from arrow_format.integrations.epoch_reader import EpochReader
-from arrow_format.integrations.epochs import Epochs
 from arrow_format.keys import hash_passes
 from arrow_format.keys.range_partitioner import RangePartitioner
 from arrow_format.options import ReadOptions
@@ -136,9 +136,9 @@ def test_the_first_rows_are_of_these(latest):
 def test_an_epoch_has_each_of_them_once(latest):
     opened = latest.where("status = 'open'")
     for rows, expected in ((latest, ALL), (opened, OPEN)):
-        numbers = EpochReader(rows, ["v"], Epochs(batch_size=8))
+        numbers = EpochBatches(rows, ["v"], Epochs(batch_size=8))
         assert numbers.num_rows == len(expected)
-        assert values(pa.Table.from_batches(numbers.batches(0, 0, 1, 0))) == expected
+        assert values(pa.Table.from_batches(list(numbers))) == expected
 
 
 def test_operations_of_them(latest, path, tmp_path):
