@@ -147,7 +147,7 @@ class EpochReader:
             own = np.arange(reader, epochs.lanes, position.num_readers)
             return one_by_one(lanes, own, position.origin)
         own = readers_lanes(epochs.lanes, reader, position.num_readers)
-        return schedule(lanes, own, position.origin, epochs.open_bytes)
+        return schedule(lanes, own, position.origin, epochs.open_bytes, epochs.batch_size)
 
     def num_batches(self, position: Position) -> list[int]:
         """Return the batches that each reader gets from the origin of a position on."""

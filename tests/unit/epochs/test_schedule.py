@@ -43,7 +43,8 @@ def test_all_rows_come_in_an_order_that_can_be_cut_anywhere(lanes, num_readers, 
     done = lanes.taken_of_blocks(taken)
     for reader in range(num_readers):
         own = readers_lanes(NUM_LANES, reader, num_readers)
-        plan = schedule(lanes, own, taken, 2_000)
+        batch_size = data.draw(st.sampled_from([1, 300, 1_024]))
+        plan = schedule(lanes, own, taken, 2_000, batch_size)
         whole, _ = drawn(plan, 0, 7)
         expected = [
             (block, row)
@@ -67,9 +68,8 @@ def test_all_rows_come_in_an_order_that_can_be_cut_anywhere(lanes, num_readers, 
 
 @given(lanes_of_chunks, st.sampled_from([500, 2_000, 10_000]))
 def test_no_more_is_open_than_memory_has_room_for(lanes, open_bytes):
-    plan = schedule(
-        lanes, readers_lanes(NUM_LANES, 0, 1), np.zeros(NUM_LANES, np.int64), open_bytes
-    )
+    own = readers_lanes(NUM_LANES, 0, 1)
+    plan = schedule(lanes, own, np.zeros(NUM_LANES, np.int64), open_bytes, 1)
     sizes = lanes.num_bytes[plan.block]
     for at in plan.start:
         is_open = (plan.start <= at) & (at < plan.start + plan.length)
@@ -79,7 +79,7 @@ def test_no_more_is_open_than_memory_has_room_for(lanes, open_bytes):
 def test_blocks_end_one_after_the_other_and_the_last_ones_together():
     rows = np.full(4_000, 100)
     lanes = deal(pieces_of(np.zeros_like(rows), rows, rows), 256, 5_000, 0, 0)
-    plan = schedule(lanes, readers_lanes(256, 0, 1), np.zeros(256, np.int64), 80_000)
+    plan = schedule(lanes, readers_lanes(256, 0, 1), np.zeros(256, np.int64), 80_000, 1)
     ends = plan.start + plan.length
     assert len(plan.block) > 40
     assert len(np.unique(ends[:16])) == 16
