@@ -188,6 +188,43 @@ def test_workers_that_are_kept_read_the_newest_version(tmp_path):
         newest.delete({"k": [epoch]}, erase=True)
 
 
+def test_workers_that_are_kept_read_the_version_of_an_epoch_that_comes_again(tmp_path):
+    write_shuffle(pa.table({"k": range(1_000)}), tmp_path / "s", num_subpartitions=8, keys="k")
+    dataset = open_shuffle(tmp_path / "s").to_torch(["k"], batch_size=100)
+    batches = loader(dataset, 2, persistent_workers=True)
+    assert len([k for batch in keys(batches) for k in batch]) == 1_000
+    dataset.set_epoch(1)
+    open_shuffle(tmp_path / "s").append(pa.table({"k": range(1_000, 1_500)}))
+    dataset.set_epoch(0)
+    assert sorted(k for batch in keys(batches) for k in batch) == list(range(1_500))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_ranks_that_pad_go_on_with_equally_many_batches(shuffle, workers):
+    """At the end some reader has no rows of its own left."""
+
+    def made():
+        return [
+            shuffle.to_torch(["k"], batch_size=7, pad=True, lanes=16, rank=i, world_size=3)
+            for i in range(3)
+        ]
+
+    before = made()
+    count = len(loader(before[0], workers))
+    iterators = [iter(loader(each, workers)) for each in before]
+    for _ in range(count - 1):
+        last = [next(iterator) for iterator in iterators]
+    states = [each.state_dict() for each in before]
+    expected = [next(iterator)["k"].tolist() for iterator in iterators]
+    assert {len(batch["k"]) for batch in last} == {7}
+    for again in (states, [merge_states(states)] * 3):
+        after = made()
+        for each, state in zip(after, again, strict=True):
+            each.load_state_dict(json.loads(json.dumps(state)))
+        found = [keys(loader(each, workers)) for each in after]
+        assert found == [[batch] for batch in expected]
+
+
 def test_a_loader_that_does_not_count_is_told_of(shuffle):
     dataset = shuffle.to_torch(["k"], batch_size=1000)
     list(loaders.DataLoader(dataset, batch_size=None, num_workers=2))

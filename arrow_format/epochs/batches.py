@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from arrow_format.epochs.position import Position, position_of
 from arrow_format.epochs.reader import EpochReader
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from arrow_format.epochs.options import Epochs
+    from arrow_format.model import Int64Array
     from arrow_format.read.shuffle import Shuffle
 
 LOG = logging.getLogger(__name__)
@@ -59,7 +63,7 @@ class EpochBatches:
         self._pin(rows)
         self.position = Position.start(0, epochs.lanes)
         """Where all ranks are, as far as this one knows."""
-        self._batches: dict[int, int] = {}
+        self._batches: Int64Array | None = None
 
     def __getstate__(self) -> dict[str, object]:
         return {**vars(self), "_hold": None, "_wants_hold": False}
@@ -120,9 +124,9 @@ class EpochBatches:
         """Return the batches that are left of the epoch, for so many workers of this rank."""
         position = self.position_of(num_workers)
         each = self.reader.num_batches(position)
-        skip = self.skipped(position)
-        own = self.readers(num_workers)
-        return sum(each[reader] - skip.get(reader, 0) for reader in own)
+        return sum(
+            each[reader] - int(position.batches[reader]) for reader in self.readers(num_workers)
+        )
 
     def readers(self, num_workers: int) -> range:
         """Return the numbers of the readers of this rank, one for each worker."""
@@ -131,12 +135,6 @@ class EpochBatches:
     def position_of(self, num_workers: int) -> Position:
         """Return the position as so many workers of each rank go on from it."""
         return self.position.read_by(self.world_size * num_workers)
-
-    def skipped(self, position: Position) -> dict[int, int]:
-        """Return of each reader of this rank the batches it took since the origin of a position."""
-        size = self._epochs.batch_size
-        own = self.readers(position.num_readers // self.world_size)
-        return {reader: -(-position.taken_by(reader) // size) for reader in own}
 
     def set_epoch(self, epoch: int, *, version: int | None = None) -> None:
         """Let the next iterations read an epoch, from its begin unless its position was loaded.
@@ -164,27 +162,32 @@ class EpochBatches:
             check_integer("version", version, 1, LARGEST, "a version")
         if not self.would_begin(epoch):
             return
-        if version is not None and version != self.version:
-            self._pin(self._rows.alike(version))
-        elif version is None and self._follows and self.world_size == 1:
+        if version is not None:
+            self.read_version(version)
+        elif self._follows and self.world_size == 1:
             newest = self._rows.newest_alike()
             if newest is not self._rows:
                 self._pin(newest)
         self.position = Position.start(epoch, self._epochs.lanes)
-        self._batches = {}
+        self._batches = None
+
+    def read_version(self, version: int) -> None:
+        """Let the next iterations read a version; raises as :meth:`set_epoch`."""
+        if version != self.version:
+            self._pin(self._rows.alike(version))
 
     def would_begin(self, epoch: int) -> bool:
         """Whether to set that epoch begins it: it was not read from, nor its position loaded."""
-        return epoch != self.epoch or (not self._batches and not self.position.num_readers)
+        return epoch != self.epoch or (self._batches is None and not self.position.num_readers)
 
     def newest_version(self) -> int:
         """Return the version that the next epoch is to read; raises as :meth:`set_epoch`."""
         return self._rows.newest_alike().version if self._follows else self.version
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        self.begin(1)
+        batches = self.begin(1)
         for reader, batch in self.shared(self.position, 0, 1):
-            self.took(reader)
+            batches[reader] += 1
             yield batch
 
     def shared(
@@ -195,25 +198,26 @@ class EpochBatches:
         Each with the number of the reader that the worker is.
         """
         position = position.read_by(self.world_size * num_workers)
-        skipped = self.skipped(position)
+        own = self.readers(num_workers)
         # A loader asks its first worker first: that goes on as the one whose turn it was.
-        turn = min(skipped, key=lambda reader: (skipped[reader], reader)) - min(skipped)
-        reader = self.readers(num_workers)[(worker + turn) % num_workers]
-        for batch in self.reader.batches(position, reader, skipped[reader]):
+        turn = int(np.argmin(position.batches[own.start : own.stop]))
+        reader = own[(worker + turn) % num_workers]
+        for batch in self.reader.batches(position, reader, int(position.batches[reader])):
             yield reader, batch
 
-    def begin(self, num_workers: int) -> None:
-        """Begin to count what each of so many workers of this rank takes, and hold the version."""
+    def begin(self, num_workers: int) -> Int64Array:
+        """Begin an iteration by so many workers of this rank, and hold the version.
+
+        Returns the batches that each reader took, shape ``(num_readers,)``, which the iteration
+        counts on; those of the last one that began are in :meth:`state_dict`.
+        """
         self._keep_version()
         self.position = self.position_of(num_workers)
-        self._batches = self.skipped(self.position)
-
-    def took(self, reader: int) -> None:
-        """Count a batch that a reader took."""
-        self._batches[reader] += 1
+        self._batches = self.position.batches.copy()
+        return self._batches
 
     def _now(self) -> Position:
-        if not self._batches:
+        if self._batches is None:
             return self.position
         return self.reader.advanced(self.position, self._batches)
 
@@ -270,7 +274,8 @@ class EpochBatches:
             raise OptionError(msg)
         if (version, commit) != (self.version, self._rows.commit_id):
             self._pin(self._opened(version, commit))
-        self.position, self._batches = position, {}
+        self.position = replace(position, is_of_all=len(ranks) == world_size)
+        self._batches = None
 
     def _opened(self, version: int, commit: str) -> Shuffle:
         try:

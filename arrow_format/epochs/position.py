@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from arrow_format.model import Int64Array
 
-WHOLE = ("epoch", "version", "commit", "readers", "origin", "of")
+WHOLE = ("epoch", "version", "commit", "origin", "of")
 """What is equal in the states of all ranks."""
 
 
@@ -23,41 +23,49 @@ class Position:
     """A position in an epoch, of all readers."""
 
     epoch: int
-    num_readers: int
-    """Readers that took rows since the origin; 0: none has."""
+    batches: Int64Array
+    """Batches that each reader took since the origin; shape ``(num_readers,)``, without readers if
+    none has begun."""
     origin: Int64Array
     """Rows of each lane that were taken before these readers began; shape ``(num_lanes,)``."""
     taken: Int64Array
     """Rows of each lane that were taken, those included."""
+    is_of_all: bool = True
+    """Whether it has what all readers took, and not those of one rank alone."""
+
+    @property
+    def num_readers(self) -> int:
+        """Readers that took batches since the origin; 0: none has."""
+        return len(self.batches)
 
     @staticmethod
     def start(epoch: int, num_lanes: int) -> Position:
         """Return the begin of an epoch."""
-        return Position(epoch, 0, np.zeros(num_lanes, np.int64), np.zeros(num_lanes, np.int64))
+        none, zeros = np.zeros(0, np.int64), np.zeros(num_lanes, np.int64)
+        return Position(epoch, none, zeros, zeros)
 
     def read_by(self, num_readers: int) -> Position:
         """Return the position as so many readers go on from it.
 
-        As many as before go on as if they had not stopped. Others begin anew, with what is left.
+        As many as before go on as if they had not stopped. Others begin anew, with what is left:
+        OptionError where that is not known, since the position is of one rank alone.
         """
         if self.num_readers == num_readers:
             return self
-        return replace(self, num_readers=num_readers, origin=self.taken)
-
-    def with_taken(self, taken: Int64Array) -> Position:
-        """Return the position after more rows were taken."""
-        return replace(self, taken=taken)
-
-    def taken_by(self, reader: int) -> int:
-        """Return how many rows a reader took since the origin."""
-        own = slice(reader, None, self.num_readers)
-        return int((self.taken[own] - self.origin[own]).sum())
+        if not self.is_of_all:
+            msg = (
+                f"the state is of one rank alone, of {self.num_readers} readers in all (workers of "
+                f"ranks), and there are {num_readers} now: give merge_states([...]) of the states "
+                "of all ranks"
+            )
+            raise OptionError(msg)
+        return replace(self, batches=np.zeros(num_readers, np.int64), origin=self.taken)
 
     def state(self) -> dict[str, Any]:
         """Return it as numbers and lists."""
         return {
             "epoch": self.epoch,
-            "readers": self.num_readers,
+            "batches": self.batches.tolist(),
             "origin": self.origin.tolist() if self.origin.any() else [],
             "taken": self.taken.tolist(),
         }
@@ -66,10 +74,11 @@ class Position:
 def position_of(state: Mapping[str, Any]) -> Position:
     """Return the position that :meth:`Position.state` describes; raises OptionError for others."""
     try:
-        taken = np.array(state["taken"], np.int64)
+        taken, batches = (np.array(state[name], np.int64) for name in ("taken", "batches"))
         origin = np.array(state["origin"] or np.zeros_like(taken), np.int64)
-        position = Position(int(state["epoch"]), int(state["readers"]), origin, taken)
+        position = Position(int(state["epoch"]), batches, origin, taken)
         is_one = taken.ndim == 1 and taken.shape == origin.shape and bool((origin <= taken).all())
+        is_one = is_one and batches.ndim == 1 and int(batches.min(initial=0)) >= 0
         is_one = is_one and position.epoch >= 0 <= int(origin.min(initial=0))
     except (KeyError, TypeError, ValueError) as error:
         raise OptionError(_no_state(state)) from error
@@ -111,13 +120,17 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         raise OptionError(msg)
     first = given[0]
     positions = [position_of(state) for state in given]
-    for state in given[1:]:
-        for name in WHOLE:
-            if state.get(name) != first.get(name):
+    wholes = [
+        {**{name: state.get(name) for name in WHOLE}, "readers": position.num_readers}
+        for state, position in zip(given, positions, strict=True)
+    ]
+    for state, whole in zip(given, wholes, strict=True):
+        for name, value in whole.items():
+            if value != wholes[0][name]:
                 msg = (
                     f"the states of ranks {_ranks(first)} and {_ranks(state)} differ in {name}: "
-                    f"{first.get(name)!r} and {state.get(name)!r}. Save all of them in the same "
-                    "epoch, between two of its batches"
+                    f"{wholes[0][name]!r} and {value!r}. Save all of them in the same epoch, "
+                    "between two of its batches"
                 )
                 raise OptionError(msg)
     ranks = [rank for state in given for rank in _ranks(state)]
@@ -126,8 +139,11 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         what = f"ranks {missing} are missing" if missing else "a rank is there twice"
         msg = f"states of ranks {sorted(ranks)} of {first['world_size']}: {what}"
         raise OptionError(msg)
-    taken = np.max([position.taken for position in positions], axis=0)
-    return {**first, "ranks": sorted(ranks), "taken": taken.tolist()}
+    taken, batches = (
+        np.max([getattr(position, name) for position in positions], axis=0).tolist()
+        for name in ("taken", "batches")
+    )
+    return {**first, "ranks": sorted(ranks), "taken": taken, "batches": batches}
 
 
 def _ranks(state: Mapping[str, Any]) -> Sequence[int]:

@@ -6,6 +6,7 @@ import os
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING
@@ -159,17 +160,17 @@ class EpochReader:
             return [min(of // size for of in rows)] * len(rows)
         return [max(each)] * len(rows) if self._epochs.pad else each
 
-    def advanced(self, position: Position, batches: dict[int, int]) -> Position:
-        """Return a position after some readers have taken batches since its origin."""
+    def advanced(self, position: Position, batches: Int64Array) -> Position:
+        """Return a position after its readers have taken so many batches since its origin each."""
         lanes, size = self.lanes(position.epoch), self._epochs.batch_size
         taken = position.taken.copy()
-        for reader, count in batches.items():
+        for reader in np.flatnonzero(batches != position.batches).tolist():
             plan = self.schedule(position, reader)
             of_blocks = lanes.taken_of_blocks(position.origin)
-            of_blocks[plan.block] += plan.taken(min(count * size, plan.total_rows))
+            of_blocks[plan.block] += plan.taken(min(int(batches[reader]) * size, plan.total_rows))
             own = slice(reader, None, position.num_readers)
             taken[own] = lanes.taken_of_lanes(of_blocks)[own]
-        return position.with_taken(taken)
+        return replace(position, taken=taken, batches=batches.copy())
 
     def batches(self, position: Position, reader: int, skip: int) -> Iterator[pa.RecordBatch]:
         """Yield a reader's batches from the origin of a position on, but the first ``skip``.

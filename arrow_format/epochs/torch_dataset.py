@@ -14,15 +14,21 @@ from arrow_format.arrays.buffers import to_numpy
 from arrow_format.epochs.batches import EpochBatches, check_rank
 from arrow_format.epochs.position import Position
 from arrow_format.errors import OptionError, SchemaError
+from arrow_format.options import check_integer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from arrow_format.epochs.options import Epochs
+    from arrow_format.model import Int64Array
     from arrow_format.read.shuffle import Shuffle
 
-EPOCH, VERSION, READERS, WORKERS, HEAD = range(5)
-"""What the workers of a loader are told, before the origin and what was taken of each lane."""
+EPOCH, VERSION, READERS, IS_OF_ALL, WORKERS, HEAD = range(6)
+"""What the workers of a loader are told, before the batches that each took, the origin and what was
+taken of each lane."""
+
+MOST_WORKERS = 1 << 10
+"""Of a rank."""
 
 
 class ShuffleIterableDataset(IterableDataset):  # type: ignore[misc]
@@ -65,7 +71,9 @@ class ShuffleIterableDataset(IterableDataset):  # type: ignore[misc]
                 _check_is_tensor(field)
         self._convert = tensors_of if convert is None else convert
         # In memory that the workers of a loader share, those that are kept between epochs too.
-        self._shared = torch.zeros(HEAD + 2 * epochs.lanes, dtype=torch.int64).share_memory_()
+        self._shared = torch.zeros(
+            HEAD + MOST_WORKERS + 2 * epochs.lanes, dtype=torch.int64
+        ).share_memory_()
         self._tell(0)
 
     def __repr__(self) -> str:
@@ -188,23 +196,20 @@ class ShuffleIterableDataset(IterableDataset):  # type: ignore[misc]
             for _, batch in self.numbered():
                 yield batch
             return
-        self.begin(1)
+        batches = self.begin(1)
         for reader, batch in self.numbered():
-            self.took(reader)
+            batches[reader] += 1
             yield batch
 
     def close(self) -> None:
         """Let the version expire, which is kept from that while the dataset is there."""
         self._batches.close()
 
-    def begin(self, num_workers: int) -> None:
-        """Begin to count what each of so many workers of this rank takes."""
-        self._batches.begin(num_workers)
+    def begin(self, num_workers: int) -> Int64Array:
+        """Begin an iteration by so many workers; as :meth:`EpochBatches.begin`."""
+        batches = self._batches.begin(num_workers)
         self._tell(0)
-
-    def took(self, reader: int) -> None:
-        """Count a batch that a reader took."""
-        self._batches.took(reader)
+        return batches
 
     def num_batches(self, num_workers: int) -> int:
         """Return the batches that are left of the epoch, for so many workers of this rank."""
@@ -214,20 +219,34 @@ class ShuffleIterableDataset(IterableDataset):  # type: ignore[misc]
         """Yield the batches of this process, each with the number of the reader that it is."""
         worker = get_worker_info()
         number, count = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        head, lanes = self._shared[:HEAD].tolist(), self._shared[HEAD:].numpy().copy()
+        head, own, lanes = np.split(self._shared.numpy().copy(), [HEAD, HEAD + MOST_WORKERS])
+        batches = np.zeros(head[READERS], np.int64)
+        readers = self._readers(batches)
+        batches[readers] = own[: len(batches[readers])]
         origin, taken = lanes.reshape(2, -1)
-        position = Position(head[EPOCH], head[READERS], origin, taken)
-        if head[VERSION] != self.version:  # of a worker that was kept from an epoch before
-            self._batches.set_epoch(head[EPOCH], version=head[VERSION])
+        is_of_all = bool(head[IS_OF_ALL])
+        position = Position(int(head[EPOCH]), batches, origin, taken, is_of_all)
+        # Of a worker that was kept from an epoch before it may be another.
+        self._batches.read_version(int(head[VERSION]))
         for reader, batch in self._batches.shared(position, number, count):
             yield reader, self._convert(batch)
 
     def _tell(self, num_workers: int) -> None:
         """Tell the workers where to go on."""
         position = self._batches.position
-        told = [position.epoch, self.version, position.num_readers, num_workers]
-        lanes = np.concatenate([position.origin, position.taken])
-        self._shared.copy_(torch.from_numpy(np.concatenate([told, lanes])))
+        own = np.zeros(MOST_WORKERS, np.int64)
+        batches = position.batches[self._readers(position.batches)]
+        own[: len(batches)] = batches
+        head = [
+            position.epoch, self.version, position.num_readers, position.is_of_all, num_workers,
+        ]  # fmt: skip
+        told = np.concatenate([head, own, position.origin, position.taken])
+        self._shared.copy_(torch.from_numpy(told))
+
+    def _readers(self, batches: Int64Array) -> slice:
+        """Return which of all readers are those of this rank."""
+        own = self._batches.readers(len(batches) // self._batches.world_size)
+        return slice(own.start, own.stop)
 
 
 class _Numbered(IterableDataset):  # type: ignore[misc]
@@ -260,6 +279,7 @@ class EpochLoader(DataLoader):  # type: ignore[misc]
             if name in options:
                 msg = f"loader({name}=...): the dataset makes the batches; see to_torch()"
                 raise OptionError(msg)
+        check_integer("num_workers", num_workers, 0, MOST_WORKERS, "workers")
         super().__init__(_Numbered(dataset), batch_size=None, num_workers=num_workers, **options)
         self._of = dataset
 
@@ -267,9 +287,9 @@ class EpochLoader(DataLoader):  # type: ignore[misc]
         return self._of.num_batches(self.num_workers)
 
     def __iter__(self) -> Iterator[Any]:
-        self._of.begin(max(self.num_workers, 1))
+        batches = self._of.begin(max(self.num_workers, 1))
         for reader, batch in super().__iter__():
-            self._of.took(int(reader))
+            batches[int(reader)] += 1
             yield batch
 
 

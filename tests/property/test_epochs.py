@@ -78,7 +78,7 @@ class Rank:
         self.epochs = EpochBatches(rows, None, options, rank=rank, world_size=world_size)
         if state is not None:
             self.epochs.load_state_dict(json.loads(json.dumps(state)))
-        self.epochs.begin(workers)
+        self._taken = self.epochs.begin(workers)
         position = self.epochs.position
         streams = [self.epochs.shared(position, worker, workers) for worker in range(workers)]
         self._ahead = [(stream, [*self._take(stream, 2)]) for stream in streams]
@@ -91,10 +91,10 @@ class Rank:
     def batches(self):
         for stream, ahead in self._ahead:
             for reader, batch in [*ahead]:
-                self.epochs.took(reader)
+                self._taken[reader] += 1
                 yield batch
             for reader, batch in stream:
-                self.epochs.took(reader)
+                self._taken[reader] += 1
                 yield batch
 
     def close(self):

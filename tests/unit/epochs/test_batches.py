@@ -192,6 +192,60 @@ def test_a_state_of_some_ranks_is_refused(shuffle):
             made(1, 3).load_state_dict(bad)
 
 
+@pytest.mark.parametrize("as_saved", [True, False])
+@pytest.mark.parametrize("stop", [3, 414, 420, None])
+def test_ranks_that_pad_go_on_with_equally_many_batches(shuffle, stop, as_saved):
+    """Also where one of them has no rows of its own left."""
+
+    def made():
+        epochs = Epochs(16, pad=True)
+        return [EpochBatches(shuffle, ["k"], epochs, rank=i, world_size=3) for i in range(3)]
+
+    before = made()
+    count = len(before[0])
+    of_rows = [len(EpochBatches(shuffle, None, Epochs(16), rank=i, world_size=3)) for i in range(3)]
+    assert min(of_rows) < 414 < 420 < count, "some rank has no rows left"
+    whole = [keys(one) for one in made()]
+    for one in before:
+        for _ in zip(range(count if stop is None else stop), one, strict=False):
+            pass
+    states = [one.state_dict() for one in before]
+    after = made()
+    for one, state in zip(after, states, strict=True):
+        one.load_state_dict(state if as_saved else merge_states(states))
+    left = 0 if stop is None else count - stop
+    assert [len(one) for one in after] == [left] * 3
+    assert [keys(one) for one in after] == [batches[count - left :] for batches in whole]
+
+
+def test_the_state_of_one_rank_is_for_as_many_workers(shuffle):
+    def made():
+        return EpochBatches(shuffle, ["k"], Epochs(16), rank=0, world_size=2)
+
+    saved = made()
+    saved.begin(2)[0] += 1
+    again = made()
+    again.load_state_dict(saved.state_dict())
+    assert again.num_batches(2) == saved.num_batches(2) - 1
+    with pytest.raises(OptionError, match=r"4 readers in all .* 6 now: give merge_states"):
+        again.begin(3)
+
+
+def test_the_iteration_that_began_last_is_counted(shuffle):
+    batches = EpochBatches(shuffle, ["k"], Epochs(16))
+    before, after = iter(batches), iter(batches)
+    taken = keys([next(before), next(before)])
+    assert keys([next(after)]) == taken[:1]
+    next(before)
+    assert sum(batches.state_dict()["taken"]) == 16
+    batches.set_epoch(1)
+    next(before)
+    next(after)
+    assert sum(batches.state_dict()["taken"]) == 0
+    before.close()
+    after.close()
+
+
 # Versions -----------------------------------------------------------------------------------------
 
 
