@@ -54,13 +54,13 @@ class EpochBatches:
         hold: bool = True,
     ) -> None:
         self.rank, self.world_size = check_rank(rank, world_size)
-        self.schema = rows.schema_of(columns)
-        """Schema of the batches."""
         self._epochs = epochs
         self._wants_hold = check_flag("hold", hold)
         self._hold: VersionHold | None = None
         self._follows = rows.span is None and not rows.is_named
-        self._pin(rows)
+        self.reader = EpochReader(rows, rows.schema_of(columns).names, epochs)
+        """Reads the batches of the version."""
+        self._pin(rows, self.reader)
         self.position = Position.start(0, epochs.lanes)
         """Where all ranks are, as far as this one knows."""
         self._batches: Int64Array | None = None
@@ -88,13 +88,20 @@ class EpochBatches:
             self.close()
             LOG.info("%s: reads a version that may expire: %s", self.path, error)
 
-    def _pin(self, rows: Shuffle) -> None:
+    def _reader_of(self, rows: Shuffle) -> EpochReader:
+        return EpochReader(rows, self.reader.columns, self._epochs)
+
+    def _pin(self, rows: Shuffle, reader: EpochReader | None = None) -> None:
+        self.reader = self._reader_of(rows) if reader is None else reader
         self._rows = rows
-        self.reader = EpochReader(rows, self.schema.names, self._epochs)
-        """Reads the batches of this version."""
         fault = self.reader.fault
         if fault is not None:
             warnings.warn(fault, stacklevel=4)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Schema of the batches: the columns have the types of the version."""
+        return self._rows.schema_of(self.reader.columns)
 
     @property
     def path(self) -> str:
@@ -134,13 +141,22 @@ class EpochBatches:
 
     def position_of(self, num_workers: int) -> Position:
         """Return the position as so many workers of each rank go on from it."""
-        return self.position.read_by(self.world_size * num_workers)
+        num_readers, lanes = self.world_size * num_workers, self._epochs.lanes
+        if self._epochs.drop_last and num_readers > lanes:
+            msg = (
+                f"drop_last=True: of {num_readers} readers (workers of ranks) {lanes} have a lane, "
+                f"the others no rows, and so no reader would get a batch; give lanes={num_readers} "
+                "or more"
+            )
+            raise OptionError(msg)
+        return self.position.read_by(num_readers)
 
     def set_epoch(self, epoch: int, *, version: int | None = None) -> None:
         """Let the next iterations read an epoch, from its begin unless its position was loaded.
 
         It reads the newest version there is now, unless the shuffle was opened by number, tag or
-        time. Several ranks must read the same version: they stay at theirs, unless one is given.
+        time, or is of rows that were ``added``. Several ranks must read the same version: they stay
+        at theirs, unless one is given.
 
         Parameters
         ----------
@@ -153,7 +169,10 @@ class EpochBatches:
         Raises
         ------
         OptionError
-            A number is not a whole one from 0.
+            A number is not a whole one from 0; or another version is given where the rows are those
+            of ``added``.
+        SchemaError
+            The version has other columns. Version and epoch stay as they were.
         ShuffleNotFoundError
             There is no such version any more.
         """
@@ -174,7 +193,7 @@ class EpochBatches:
     def read_version(self, version: int) -> None:
         """Let the next iterations read a version; raises as :meth:`set_epoch`."""
         if version != self.version:
-            self._pin(self._rows.alike(version))
+            self._pin(self._alike(version))
 
     def would_begin(self, epoch: int) -> bool:
         """Whether to set that epoch begins it: it was not read from, nor its position loaded."""
@@ -230,6 +249,7 @@ class EpochBatches:
             **self._now().state(),
             "version": self.version,
             "commit": self._rows.commit_id,
+            "rows": self.reader.fingerprint,
             "ranks": [self.rank],
             "world_size": self.world_size,
             "of": self._identity(),
@@ -255,6 +275,7 @@ class EpochBatches:
         try:
             of, version, ranks = dict(state["of"]), int(state["version"]), list(state["ranks"])
             commit, world_size = str(state["commit"]), int(state["world_size"])
+            fingerprint = int(state["rows"])
         except (KeyError, TypeError, ValueError) as error:
             msg = f"state {state!r} is not one of state_dict()"
             raise OptionError(msg) from error
@@ -272,14 +293,24 @@ class EpochBatches:
                 f"{self.world_size}: give merge_states([...]) of the states of all ranks"
             )
             raise OptionError(msg)
-        if (version, commit) != (self.version, self._rows.commit_id):
-            self._pin(self._opened(version, commit))
+        rows, reader = self._rows, self.reader
+        if (version, commit) != (self.version, rows.commit_id):
+            rows = self._opened(version, commit)
+            reader = self._reader_of(rows)
+        if fingerprint != reader.fingerprint:
+            msg = (
+                f"the state is of other rows of version {version}: give the same filter, and the "
+                "same added(since=...), as where it was saved"
+            )
+            raise OptionError(msg)
+        if rows is not self._rows:
+            self._pin(rows, reader)
         self.position = replace(position, is_of_all=len(ranks) == world_size)
         self._batches = None
 
     def _opened(self, version: int, commit: str) -> Shuffle:
         try:
-            return self._rows.alike(version, commit)
+            return self._alike(version, commit)
         except ShuffleNotFoundError as error:
             msg = (
                 f"{error}. The state is a position in version {version}, so that its epoch cannot "
@@ -287,12 +318,23 @@ class EpochBatches:
             )
             raise type(error)(msg) from error
 
+    def _alike(self, version: int, commit: str | None = None) -> Shuffle:
+        span = self._rows.span
+        if span is not None:
+            msg = (
+                f"{self.path}: these rows are those that were added after version {span.start}, up "
+                f"to {span.end}, so that they are of no version {version}; give those that were "
+                f"added up to it: open_shuffle(..., {version}).added(since={span.start})"
+            )
+            raise OptionError(msg)
+        return self._rows.alike(version, commit)
+
     def _identity(self) -> dict[str, Any]:
         """Return what must be equal for a position to mean the same rows."""
         return {
             "filter": None if self._rows.filter is None else str(self._rows.filter),
             "latest_by": self._rows.latest_column,
-            "columns": list(self.schema.names),
+            "columns": list(self.reader.columns),
             "batch_size": self._epochs.batch_size,
             "seed": self._epochs.seed,
             "memory_bytes": self._epochs.memory_bytes,

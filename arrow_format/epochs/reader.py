@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 import numpy as np
 
@@ -54,7 +55,9 @@ class EpochReader:
     """
 
     def __init__(self, rows: Shuffle, columns: Sequence[str], epochs: Epochs) -> None:
-        self._rows, self._columns, self._epochs = rows, columns, epochs
+        self._rows, self._epochs = rows, epochs
+        self.columns = columns
+        """Names of the columns of the batches."""
         self._counted: Int64Array | None = None
         self._known: tuple[int, VersionChunks] | None = None
         self._dealt: tuple[int, Lanes, Pieces | None] | None = None
@@ -71,9 +74,15 @@ class EpochReader:
     def chunks(self) -> VersionChunks:
         """The chunks of the version, as this process knows them."""
         if self._known is None or self._known[0] != os.getpid():
-            chunks = VersionChunks(self._rows, self._columns, self._counted)
+            chunks = VersionChunks(self._rows, self.columns, self._counted)
             self._known = os.getpid(), chunks
         return self._known[1]
+
+    @property
+    def fingerprint(self) -> int:
+        """A checksum of the rows of each chunk: that of other rows of the version differs."""
+        counts = self.chunks.num_rows
+        return crc32(counts[counts > 0].tobytes())
 
     def lanes(self, epoch: int) -> Lanes:
         """Return the lanes of an epoch."""
@@ -135,7 +144,7 @@ class EpochReader:
             with self._rows.read(columns=[], with_subpartition=True) as reader:
                 for batch in reader:
                     counts += np.bincount(to_numpy(batch.column(0)), minlength=n)
-        cuts = [*cut_evenly(counts, min(self._epochs.lanes, n))]
+        cuts = [*cut_evenly(np.maximum(counts, 1), min(self._epochs.lanes, n))]
         edges = np.array([0, *(end for _, end in cuts)])
         rows = np.diff(np.append(0, np.cumsum(counts))[edges])
         block_edges = np.minimum(np.arange(self._epochs.lanes + 1), len(cuts))
@@ -260,7 +269,7 @@ class EpochReader:
         for number, skip in zip(plan.block.tolist(), (plan.skipped + taken).tolist(), strict=True):
             if skip == lanes.num_rows[number]:
                 continue
-            with self._rows.read(lanes.block(number).tolist(), self._columns) as reader:
+            with self._rows.read(lanes.block(number).tolist(), self.columns) as reader:
                 for batch in reader:
                     if skip < batch.num_rows:
                         yield batch.slice(skip)

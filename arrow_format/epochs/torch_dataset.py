@@ -102,9 +102,9 @@ class ShuffleIterableDataset(IterableDataset):  # type: ignore[misc]
         """Let the next iterations read an epoch, from its begin unless its position was loaded.
 
         It reads the newest version there is now, unless the shuffle was opened by number, tag or
-        time. Ranks of ``torch.distributed`` all read that which the first one finds, so all of them
-        must call this. Ranks that were given as ``rank=`` stay at their version, unless all are
-        given another.
+        time, or is of rows that were ``added``. Ranks of ``torch.distributed`` all read that which
+        the first one finds, so all of them must call this. Ranks that were given as ``rank=`` stay
+        at their version, unless all are given another.
 
         Parameters
         ----------

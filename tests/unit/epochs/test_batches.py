@@ -10,13 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
-from arrow_format import OptionError, WriteOptions
+from arrow_format import ColumnPartitioner, OptionError, WriteOptions
 from arrow_format.epochs.batches import EpochBatches
 from arrow_format.epochs.options import Epochs
 from arrow_format.epochs.position import merge_states
-from arrow_format.errors import ShuffleNotFoundError, StorageError
+from arrow_format.errors import SchemaError, ShuffleNotFoundError, StorageError
 from arrow_format.log.consumers import ConsumerRegistry
 from arrow_format.storage.local import PosixReader
 from arrow_shuffle import Shuffle, open_shuffle, write_shuffle
@@ -69,6 +70,16 @@ def test_seed_and_epoch_decide_the_order(shuffle):
     assert order(3, 1) == order(3, 1)
     assert len({order(seed, epoch) for seed in (0, 1) for epoch in (0, 1)}) == 4
     assert list(order(None, 0)) == list(order(None, 1)) == shuffle.to_table()["k"].to_pylist()
+
+
+@pytest.mark.parametrize("ids", [[], [0, 1], [0, 1, 2, 3, 7], [5]])
+def test_an_order_of_reading_with_empty_subpartitions(tmp_path, ids):
+    table = pa.table({"k": pa.array(ids, pa.int64())})
+    by_id = ColumnPartitioner("k")
+    write_shuffle(table, tmp_path / "s", partitioner=by_id, num_subpartitions=8, options=SMALL)
+    few = open_shuffle(tmp_path / "s")
+    for lanes in (1, 2, 3, 7, 8):
+        assert all_of(EpochBatches(few, ["k"], Epochs(2, None, lanes=lanes))) == ids
 
 
 @pytest.mark.parametrize("memory_bytes", [1 << 20, 384 << 20])
@@ -187,6 +198,10 @@ def test_a_state_of_some_ranks_is_refused(shuffle):
     for name, value in {"batch_size": 11, "seed": 1, "lanes": 255, "memory_bytes": 1 << 24}.items():
         with pytest.raises(OptionError, match=f"the state is of {name}"):
             made(1, 3, **{name: value}).load_state_dict(states[1])
+    with pytest.raises(
+        OptionError, match=r"drop_last=True: of 300 readers .* give lanes=300 or mo"
+    ):
+        len(made(0, 300, drop_last=True))
     for bad in ({}, {"epoch": 1}, {**states[1], "of": 3}, {**states[1], "version": "x"}):
         with pytest.raises(OptionError, match=r"is not one of state_dict\(\)"):
             made(1, 3).load_state_dict(bad)
@@ -318,6 +333,49 @@ def test_a_position_of_an_earlier_version_goes_on_there(grows):
     assert sorted([*taken[0], *taken[1], *left]) == list(range(1_000))
     again.set_epoch(1)
     assert (again.version, again.num_rows) == (3, 1_498)
+
+
+def test_a_position_in_other_rows_of_a_version_is_refused(grows):
+    grows.append(rows(500, 1_000), options=SMALL)
+    grows.append(rows(300, 1_500), options=SMALL)
+    newest = grows.newest()
+    state = EpochBatches(newest, ["k"], Epochs(100)).state_dict()
+    added = EpochBatches(newest.added(since=1), ["k"], Epochs(100))
+    with pytest.raises(OptionError, match=r"other rows of version 3: .* same added\(since=...\)"):
+        added.load_state_dict(state)
+    before = EpochBatches(open_shuffle(grows.path, 2).added(since=1), ["k"], Epochs(100))
+    with pytest.raises(OptionError, match=r"open_shuffle\(..., 2\).added\(since=1\)"):
+        added.load_state_dict(before.state_dict())
+    with pytest.raises(OptionError, match="added after version 1, up to 3, so that they are of"):
+        added.set_epoch(1, version=2)
+    added.set_epoch(1)
+    assert sorted(all_of(added)) == list(range(1_000, 1_800))
+    first, second = (
+        EpochBatches(newest.where(pc.field("k").isin([*range(20), last])), ["k"], Epochs(100))
+        for last in (20, 700)
+    )
+    assert str(newest.where(pc.field("k").isin(range(20))).filter).count(",") < 20, "it is cut"
+    with pytest.raises(OptionError, match="other rows of version 3: give the same filter"):
+        second.load_state_dict(first.state_dict())
+    assert sorted(all_of(second)) == [*range(20), 700]
+
+
+def test_a_version_with_other_columns(grows):
+    """Of another type they are delivered as they are; without one of them the epoch stays."""
+    batches = EpochBatches(grows, ["k", "x"], Epochs(100))
+    write_shuffle(
+        pa.table({"k": [1, 2], "x": ["a", "b"]}), grows.path, keys="k", num_subpartitions=8,
+        mode="overwrite", options=SMALL,
+    )  # fmt: skip
+    batches.set_epoch(1)
+    assert [batch.schema for batch in batches] == [batches.schema]
+    assert batches.schema.field("x").type == pa.string()
+    state = batches.state_dict()
+    open_shuffle(grows.path).drop_columns(["x"])
+    with pytest.raises(SchemaError, match="column 'x' is not there"):
+        batches.set_epoch(2)
+    assert batches.state_dict() == state
+    assert (batches.epoch, batches.version, sorted(all_of(batches))) == (1, 2, [1, 2])
 
 
 def test_a_position_of_a_version_that_has_expired(grows):
