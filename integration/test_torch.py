@@ -6,6 +6,12 @@ Runs where torch is installed (`pip install 'arrow-shuffle[torch]'`), which is t
 from __future__ import annotations
 
 import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +19,8 @@ import pytest
 
 from arrow_shuffle import WriteOptions, merge_states, open_shuffle, write_shuffle
 from arrow_shuffle.errors import OptionError, SchemaError
-from integration.test_documents import run_snippets
+from integration.test_documents import run_snippets, split
+from tests.support.waiting import wait_until
 
 torch = pytest.importorskip("torch", reason="torch is not installed: arrow-shuffle[torch]")
 loaders = pytest.importorskip("torch.utils.data")
@@ -291,3 +298,74 @@ def test_snippets_of_the_guide_print_what_is_below_them(tmp_path):
     ran, differing = run_snippets("docs/guide/torch.md", tmp_path, {})
     assert ran >= 1
     assert not differing, "\n\n".join(differing)
+
+
+KEPT = '"weights": weights.tolist()'
+OBSERVED = {
+    KEPT: KEPT + ', "seen": PRIOR + [row for each in gathered for row in each]',
+    "    states = [None]": "    gathered = [None] * dist.get_world_size()\n"
+    "    dist.all_gather_object(gathered, SEEN)\n    states = [None]",
+    "        weights = torch.tensor(": '        PRIOR.extend(state["seen"])\n'
+    "        weights = torch.tensor(",
+    "            gradient =": '            SEEN.extend([epoch, k] for k in batch["id"].tolist())\n'
+    "            gradient =",
+    "def save(": "PRIOR, SEEN = [], []\n\n\ndef save(",
+}
+"""What the program of the guide is given, so that its checkpoint says which rows it has seen."""
+
+
+def started(program, ranks):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    names = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(ranks)}
+    return [
+        subprocess.Popen(
+            [sys.executable, program],
+            env={**os.environ, **names, "RANK": str(rank), "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # with its workers
+        )
+        for rank in range(ranks)
+    ]
+
+
+def seen_by(checkpoint):
+    return json.loads(checkpoint.read_text())["seen"] if checkpoint.exists() else []
+
+
+def test_the_program_of_the_guide_is_killed_and_goes_on(tmp_path):
+    """On two ranks with two workers each, then on three: each row once in an epoch, or padding."""
+    num_rows = 20_000
+    _, blocks = split(Path("docs/guide/torch.md").read_text(encoding="utf-8"))
+    (source,) = [text for _, language, text in blocks if language == "py"]
+    for old, new in {
+        **OBSERVED,
+        "/tmp/shuffles": str(tmp_path),
+        "batch_size=500": "batch_size=50",
+    }.items():
+        assert old in source
+        source = source.replace(old, new)
+    program, checkpoint = tmp_path / "train.py", tmp_path / "checkpoint.json"
+    program.write_text(source)
+    points = np.random.default_rng(1).normal(size=(num_rows, 2)).astype(np.float32)
+    columns = {"id": range(num_rows), "x": points[:, 0], "y": points[:, 1]}
+    table = pa.table({**columns, "z": 3 * points[:, 0] - points[:, 1]})
+    write_shuffle(table, tmp_path / "points", num_subpartitions=64, keys="id")
+    for ranks, epochs in ((2, 0.4), (3, 1.3)):  # killed in the middle of an epoch, twice
+        processes = started(program, ranks)
+        wait_until(lambda most=epochs: len(seen_by(checkpoint)) > most * num_rows, 200)
+        for process in processes:
+            os.killpg(process.pid, signal.SIGKILL)
+        for process in processes:
+            process.communicate()
+    assert json.loads(checkpoint.read_text())["data"]["epoch"] == 1
+    processes = started(program, 2)
+    printed = [process.communicate(timeout=300)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    assert "[3.0, -1.0]" in printed[0]
+    for epoch in range(2):
+        rows = [k for number, k in seen_by(checkpoint) if number == epoch]
+        assert set(rows) == set(range(num_rows))
+        assert len(rows) < 1.1 * num_rows, "the rest pads"

@@ -47,6 +47,7 @@ NUMBERS: dict[str, tuple[int, ...]] = {
     "asof": (64,),
     "in_process": (200,),
     "hot": (200,),
+    "epochs": (200,),
     "groups": (200,),
     "since": (200,),
     "queries": (200,),

@@ -100,6 +100,12 @@ one of a Parquet file."""
 TWO_TARGETS_AGAINST_ONE = {"dataset": Target(at_most=1.8), "DataFrame": Target(at_most=1.3)}
 """Processor time of two targets in one pass, against the mean of each alone."""
 
+EPOCH_AGAINST_PEERS = Target(at_least=1)
+"""Speed of an epoch as tensors, against Parquet's row groups, Lance's sampler and MDS."""
+
+EPOCH_DISTANCE = {"by id": Target(at_most=1.02), "by label": Target(at_most=1.2)}
+"""Distance of the labels of a batch from those of all rows, against a random permutation."""
+
 LANE_AGAINST_PARQUET = Target(at_least=5)
 """Speed of ``write_shuffle`` of Parquet files, against Spark reading, repartitioning and writing
 them."""
