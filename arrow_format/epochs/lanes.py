@@ -175,17 +175,24 @@ def row_order(num_rows: int, seed: int, epoch: int, block: int) -> Int64Array:
     return np.random.default_rng([seed, ROWS, epoch, block]).permutation(num_rows)
 
 
-def readers_lanes(num_lanes: int, reader: int, num_readers: int) -> Int64Array:
-    """Return the lanes of a reader, in the order in which it opens them: far apart, one by one.
+def readers_lanes(lanes: Lanes, reader: int, num_readers: int, open_bytes: int) -> Int64Array:
+    """Return the lanes of a reader, in the order in which it opens them: evenly spread.
 
-    Those opened one after the other are spread over all lanes, as the multiples of the golden ratio
-    are over a circle.
+    Of as many blocks as have ``open_bytes``, one after the other in this order, the lanes are as
+    far from one another as can be. Which of them come first, and so are drawn from faster at times,
+    does not go with where they are.
     """
-    own = np.arange(reader, num_lanes, num_readers)
-    return own[np.argsort(np.arange(len(own)) * _GOLDEN_RATIO % 1, kind="stable")]
+    own = np.arange(reader, lanes.num_lanes, num_readers)
+    num_bytes = int(lanes.num_bytes.sum())
+    num_open = open_bytes * len(lanes.num_bytes) // max(num_bytes, 1)
+    step = max(len(own) // max(num_open, 1), 1)
+    spread = (own[first::step] for first in range(step))
+    return np.concatenate([each[_scattered(len(each))] for each in spread])
 
 
-_GOLDEN_RATIO = (5**0.5 - 1) / 2
+def _scattered(count: int) -> Int64Array:
+    """Return numbers from 0 on as the multiples of the golden ratio lie on a circle."""
+    return np.argsort(np.arange(count) * ((5**0.5 - 1) / 2) % 1)
 
 
 def _before(sizes: Int64Array) -> Int64Array:

@@ -156,7 +156,7 @@ class EpochReader:
         if epochs.seed is None:
             own = np.arange(reader, epochs.lanes, position.num_readers)
             return one_by_one(lanes, own, position.origin)
-        own = readers_lanes(epochs.lanes, reader, position.num_readers)
+        own = readers_lanes(lanes, reader, position.num_readers, epochs.open_bytes)
         return schedule(lanes, own, position.origin, epochs.open_bytes, epochs.batch_size)
 
     def num_batches(self, position: Position) -> list[int]:

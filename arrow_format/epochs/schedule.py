@@ -218,7 +218,7 @@ def schedule(
         if not first:  # they end one after the other, so that the next ones begin so
             few = len(opened)
             for i, block in enumerate(opened):
-                lengths[block] = max(lengths[block] * (few + 2 * i + 1) // (2 * few), 1)
+                lengths[block] = max(lengths[block] * (6 * few + 4 * i + 2) // (8 * few), 1)
             ends = [(lengths[block], block, lane) for _, block, lane in ends]
             heapq.heapify(ends)
         if ends:

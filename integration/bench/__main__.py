@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -11,7 +12,7 @@ import sys
 import tempfile
 from datetime import UTC, datetime
 from importlib import import_module
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +63,10 @@ NUMBERS: dict[str, tuple[int, ...]] = {
 REPEAT = {"engine": 5, "threads": 5, "hot": 5}
 """Rounds where the command line gives none; 3 for the other parts."""
 
-PACKAGES = ("pyarrow", "numpy", "zstandard", "pyspark", "polars", "duckdb", "tpchgen-cli")
+PACKAGES = (
+    "pyarrow", "numpy", "zstandard", "pyspark", "polars", "duckdb", "tpchgen-cli", "torch",
+    "pylance", "deltalake", "mosaicml-streaming",
+)  # fmt: skip
 OUTPUT = Path(__file__).resolve().parents[2] / "bench-output"
 
 
@@ -119,6 +123,13 @@ def measure(options: argparse.Namespace, console: Console) -> Iterator[Part]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
+def versions(packages: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the names and versions of those packages that are installed."""
+    for name in packages:
+        with contextlib.suppress(PackageNotFoundError):
+            yield name, version(name)
+
+
 def environment() -> dict[str, Any]:
     """Return what the figures depend on, in general words."""
     return {
@@ -126,7 +137,7 @@ def environment() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "cores": os.cpu_count(),
         "load": os.getloadavg(),
-        "packages": {name: version(name) for name in PACKAGES},
+        "packages": dict(versions(PACKAGES)),
     }
 
 

@@ -87,7 +87,7 @@ def test_what_is_open_has_some_of_each_part(num_readers, by):
     pieces = pieces_of(stratum, np.full(count, 1_000), np.full(count, 1_000))
     found = deal(pieces, 256, 25_000, 7, 3)
     for reader in range(num_readers):
-        own = readers_lanes(256, reader, num_readers)
+        own = readers_lanes(found, reader, num_readers, 16 * 25_000)
         assert sorted(own.tolist()) == list(range(reader, 256, num_readers))
         for first in range(0, len(own) - 15, 5):  # 16 blocks of 25 chunks, 4 of each label
             blocks = [found.block(found.block_edges[lane]) for lane in own[first : first + 16]]

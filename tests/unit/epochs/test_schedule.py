@@ -1,10 +1,12 @@
 """When a reader draws from which blocks: an order of all rows that can be cut anywhere."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arrow_format.epochs.lanes import deal, pieces_of, readers_lanes
+from arrow_format.epochs.lanes import deal, pieces_of, readers_lanes, row_order
+from arrow_format.epochs.options import Epochs
 from arrow_format.epochs.schedule import one_by_one, schedule
 
 NUM_LANES = 8
@@ -42,7 +44,7 @@ def test_all_rows_come_in_an_order_that_can_be_cut_anywhere(lanes, num_readers, 
     taken = np.array([data.draw(st.integers(0, int(rows))) for rows in lanes.lane_rows], np.int64)
     done = lanes.taken_of_blocks(taken)
     for reader in range(num_readers):
-        own = readers_lanes(NUM_LANES, reader, num_readers)
+        own = readers_lanes(lanes, reader, num_readers, 2_000)
         batch_size = data.draw(st.sampled_from([1, 300, 1_024]))
         plan = schedule(lanes, own, taken, 2_000, batch_size)
         whole, _ = drawn(plan, 0, 7)
@@ -68,7 +70,7 @@ def test_all_rows_come_in_an_order_that_can_be_cut_anywhere(lanes, num_readers, 
 
 @given(lanes_of_chunks, st.sampled_from([500, 2_000, 10_000]))
 def test_no_more_is_open_than_memory_has_room_for(lanes, open_bytes):
-    own = readers_lanes(NUM_LANES, 0, 1)
+    own = readers_lanes(lanes, 0, 1, open_bytes)
     plan = schedule(lanes, own, np.zeros(NUM_LANES, np.int64), open_bytes, 1)
     sizes = lanes.num_bytes[plan.block]
     for at in plan.start:
@@ -79,7 +81,7 @@ def test_no_more_is_open_than_memory_has_room_for(lanes, open_bytes):
 def test_blocks_end_one_after_the_other_and_the_last_ones_together():
     rows = np.full(4_000, 100)
     lanes = deal(pieces_of(np.zeros_like(rows), rows, rows), 256, 5_000, 0, 0)
-    plan = schedule(lanes, readers_lanes(256, 0, 1), np.zeros(256, np.int64), 80_000, 1)
+    plan = schedule(lanes, readers_lanes(lanes, 0, 1, 80_000), np.zeros(256, np.int64), 80_000, 1)
     ends = plan.start + plan.length
     assert len(plan.block) > 40
     assert len(np.unique(ends[:16])) == 16
@@ -99,3 +101,44 @@ def test_one_by_one_is_the_order_of_the_blocks():
         for block, first in [(0, 0), (2, 1), (3, 0)]
         for row in range(first, lanes.num_rows[block])
     ]
+
+
+@pytest.mark.parametrize(("kept_by", "most"), [("label", 1.06), ("id", 1.06)])
+@pytest.mark.parametrize("num_readers", [1, 16])
+def test_batches_of_twenty_times_the_memory_are_mixed(kept_by, most, num_readers):
+    """OPERATORS 4, case e, by the orders alone: 100 labels, chunks of 512 KiB of one label each.
+
+    From a source that is sorted by label. Chunks have fewer rows than they would, which says less
+    about a batch, not more.
+    """
+    epochs = Epochs(1_024)
+    num_chunks, rows = 20 * epochs.memory_bytes // (512 << 10), 400
+    random = np.random.default_rng(5)
+    label = np.sort(random.integers(0, 100, num_chunks))
+    stratum = random.integers(0, 256, 100)[label] if kept_by == "label" else np.zeros_like(label)
+    sizes = np.full(num_chunks, rows)
+    pieces = pieces_of(stratum, sizes, np.full(num_chunks, 512 << 10))
+    lanes = deal(pieces, 256, epochs.block_bytes, 3, 0)
+    found = []
+    for reader in range(0, num_readers, 5):
+        own = readers_lanes(lanes, reader, num_readers, epochs.open_bytes)
+        plan = schedule(lanes, own, np.zeros(256, np.int64), epochs.open_bytes, 1_024)
+        blocks = {}
+        for _, one in zip(range(12), plan.rounds(200_000, 1_024, 65_536), strict=False):
+            labels = []
+            for at, first, end in zip(one.blocks, one.first, one.end, strict=True):
+                block = int(plan.block[at])
+                if block not in blocks:
+                    of_rows = np.repeat(label[pieces.chunk[lanes.block(block)]], rows)
+                    blocks[block] = of_rows[row_order(len(of_rows), 3, 0, block)]
+                labels.append(blocks[block][first:end])
+            in_order = np.concatenate(labels)[one.order]
+            found += [
+                np.bincount(in_order[i : i + 1_024], minlength=100)
+                for i in range(0, len(in_order) - 1_023, 1_024)
+            ]
+    shares = np.bincount(label, minlength=100) / num_chunks
+    even = 1_024 * shares
+    at_random = np.random.default_rng(1).multinomial(1_024, shares, 5_000)
+    distance = np.abs(np.array(found) - even).sum(1).mean() / np.abs(at_random - even).sum(1).mean()
+    assert distance < most
