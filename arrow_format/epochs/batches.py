@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from arrow_format.epochs.position import Position, position_of
+from arrow_format.epochs.position import Position, no_state, position_of
 from arrow_format.epochs.reader import EpochReader
 from arrow_format.errors import ClosedError, OptionError, ShuffleNotFoundError, StorageError
 from arrow_format.options import check_flag, check_integer
@@ -277,8 +277,7 @@ class EpochBatches:
             commit, world_size = str(state["commit"]), int(state["world_size"])
             fingerprint = int(state["rows"])
         except (KeyError, TypeError, ValueError) as error:
-            msg = f"state {state!r} is not one of state_dict()"
-            raise OptionError(msg) from error
+            raise no_state(state) from error
         for name, value in self._identity().items():
             if of.get(name) != value:
                 msg = (
@@ -286,6 +285,8 @@ class EpochBatches:
                     "the same arguments as where it was saved"
                 )
                 raise OptionError(msg)
+        if len(position.taken) != self._epochs.lanes:
+            raise no_state(state)
         is_own = ranks == [self.rank] and world_size == self.world_size
         if len(ranks) != world_size and not is_own:
             msg = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +53,7 @@ class Position:
         """
         if self.num_readers == num_readers:
             return self
-        if not self.is_of_all:
+        if self.num_readers and not self.is_of_all:
             msg = (
                 f"the state is of one rank alone, of {self.num_readers} readers in all (workers of "
                 f"ranks), and there are {num_readers} now: give merge_states([...]) of the states "
@@ -81,9 +82,9 @@ def position_of(state: Mapping[str, Any]) -> Position:
         is_one = is_one and batches.ndim == 1 and int(batches.min(initial=0)) >= 0
         is_one = is_one and position.epoch >= 0 <= int(origin.min(initial=0))
     except (KeyError, TypeError, ValueError) as error:
-        raise OptionError(_no_state(state)) from error
+        raise no_state(state) from error
     if not is_one:
-        raise OptionError(_no_state(state))
+        raise no_state(state)
     return position
 
 
@@ -114,14 +115,18 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     OptionError
         A rank is missing or there twice, or states are of other epochs, versions or options.
     """
-    given = [dict(state) for state in states]
+    given = [*states]
+    positions = [position_of(state) for state in given]
     if not given:
         msg = "states=[]: give the states of all ranks"
         raise OptionError(msg)
     first = given[0]
-    positions = [position_of(state) for state in given]
     wholes = [
-        {**{name: state.get(name) for name in WHOLE}, "readers": position.num_readers}
+        {
+            **{name: state.get(name) for name in WHOLE},
+            "readers": position.num_readers,
+            "lanes": len(position.taken),
+        }
         for state, position in zip(given, positions, strict=True)
     ]
     for state, whole in zip(given, wholes, strict=True):
@@ -151,5 +156,6 @@ def _ranks(state: Mapping[str, Any]) -> Sequence[int]:
     return ranks
 
 
-def _no_state(state: Mapping[str, Any]) -> str:
-    return f"state {state!r} is not one of state_dict()"
+def no_state(state: object) -> OptionError:
+    """Return the error that says of something that it is no state."""
+    return OptionError(f"state {reprlib.repr(state)} is not one of state_dict()")

@@ -202,7 +202,14 @@ def test_a_state_of_some_ranks_is_refused(shuffle):
         OptionError, match=r"drop_last=True: of 300 readers .* give lanes=300 or mo"
     ):
         len(made(0, 300, drop_last=True))
-    for bad in ({}, {"epoch": 1}, {**states[1], "of": 3}, {**states[1], "version": "x"}):
+    for bad in (
+        {},
+        {"epoch": 1},
+        {**states[1], "of": 3},
+        {**states[1], "version": "x"},
+        {**states[1], "ranks": 1},
+        {**states[1], "taken": [0]},
+    ):
         with pytest.raises(OptionError, match=r"is not one of state_dict\(\)"):
             made(1, 3).load_state_dict(bad)
 
@@ -242,6 +249,9 @@ def test_the_state_of_one_rank_is_for_as_many_workers(shuffle):
     again = made()
     again.load_state_dict(saved.state_dict())
     assert again.num_batches(2) == saved.num_batches(2) - 1
+    begun = made()
+    begun.load_state_dict(made().state_dict())  # no reader had begun
+    assert begun.num_batches(3) == made().num_batches(3)
     with pytest.raises(OptionError, match=r"4 readers in all .* 6 now: give merge_states"):
         again.begin(3)
 
