@@ -190,10 +190,13 @@ class EpochReader:
         plan = self.schedule(position, reader)
         start = min(skip * size, plan.total_rows)
         with closing(self._drawn(position.epoch, plan, start)) as own:
-            rows: Iterator[pa.RecordBatch] = own
+            rows: Iterator[pa.RecordBatch] = own  # in batches, if drawn from blocks
             if self._epochs.pad:
-                rows = chain(own, self._padding(position, reader, max(skip * size - start, 0)))
-            yield from islice(in_batches_of(rows, size), max(count - skip, 0))
+                padding = self._padding(position, reader, max(skip * size - start, 0))
+                rows = in_batches_of(chain(own, padding), size)
+            elif self._epochs.seed is None:
+                rows = in_batches_of(own, size)
+            yield from islice(rows, max(count - skip, 0))
 
     def _padding(self, position: Position, reader: int, skip: int) -> Iterator[pa.RecordBatch]:
         """Yield rows that a reader gets again: its own, or another's where it has none; for ever.

@@ -288,7 +288,9 @@ class EpochLoader(DataLoader):  # type: ignore[misc]
 
     def __iter__(self) -> Iterator[Any]:
         batches = self._of.begin(max(self.num_workers, 1))
-        for reader, batch in super().__iter__():
+        # Without workers DataLoader's own way takes longer than to read a batch of few columns.
+        is_plain = self.num_workers == 0 and not self.pin_memory
+        for reader, batch in self._of.numbered() if is_plain else super().__iter__():
             batches[int(reader)] += 1
             yield batch
 
