@@ -131,9 +131,8 @@ class EpochBatches:
         """Return the batches that are left of the epoch, for so many workers of this rank."""
         position = self.position_of(num_workers)
         each = self.reader.num_batches(position)
-        return sum(
-            each[reader] - int(position.batches[reader]) for reader in self.readers(num_workers)
-        )
+        left = np.array(each) - position.batches  # fewer than none of a state with pad=True
+        return int(np.maximum(left, 0)[self.rank * num_workers :][:num_workers].sum())
 
     def readers(self, num_workers: int) -> range:
         """Return the numbers of the readers of this rank, one for each worker."""

@@ -38,8 +38,10 @@ class VersionChunks:
         self._reader = rows.reader(0, n, columns)
         self._files: list[ChunkReader] = []
         places: list[Int64Array] = []
-        subpartitions, num_rows, num_bytes = [], [], []
+        subpartitions, num_rows, row_bytes = [], [], []
         share = estimate_column_share(rows.snapshot, {*columns}) if columns else 0.0
+        self.raw_bytes = 0
+        """Bytes in Arrow of all their rows, by estimate: what reading all of them decodes."""
         for source, planned in self._reader.to_deliver():
             chunks = [*planned]
             if not chunks:
@@ -50,16 +52,19 @@ class VersionChunks:
             first, _ = subpartitions_of_chunks(chunks, source.index.regions, n)
             subpartitions.append(first)
             num_rows.append([_num_rows(source, one, n) for one in chunks])
-            num_bytes.append([source.raw_bytes(one) * share for one in chunks])
+            sizes = [source.raw_bytes(one) * share for one in chunks]
+            self.raw_bytes += int(sum(sizes))
+            row_bytes.append(np.array(sizes) / [_stored_rows(source, one) for one in chunks])
         self._places = np.concatenate([np.empty((0, 8), np.int64), *places])
         self.subpartition = np.concatenate([np.empty(0, np.int64), *subpartitions])
         """Of the first row of each; shape ``(num_chunks,)``, as the others."""
         self.num_rows: Int64Array = np.concatenate([np.empty(0), *num_rows]).astype(np.int64)
         """Rows to deliver."""
-        self.num_bytes: Int64Array = np.concatenate([np.empty(0), *num_bytes]).astype(np.int64)
-        """Bytes of all its rows in Arrow, by estimate."""
         if rows.filter is not None:
             self.num_rows = self._counted(rows) if counted is None else counted
+        each = np.concatenate([np.empty(0), *row_bytes])
+        self.num_bytes: Int64Array = (each * self.num_rows).astype(np.int64)
+        """Bytes of these rows in Arrow, by estimate."""
 
     def read(self, chunks: Int64Array) -> Iterator[pa.RecordBatch]:
         """Yield the rows to deliver of some chunks, which ascend, in that order.
@@ -94,6 +99,11 @@ def _times(source: ChunkReader, chunk: ChunkRead, num_subpartitions: int) -> int
     """Return how often each row of a chunk comes: a broadcast one once for each subpartition."""
     kind = source.index.regions[chunk.part].kind
     return num_subpartitions if kind is RegionKind.BROADCAST else 1
+
+
+def _stored_rows(source: ChunkReader, chunk: ChunkRead) -> int:
+    start, stop = source.index.regions[chunk.part].chunk_rows(chunk.chunk)
+    return max(stop - start, 1)
 
 
 def _num_rows(source: ChunkReader, chunk: ChunkRead, num_subpartitions: int) -> int:

@@ -99,7 +99,7 @@ class EpochReader:
             return self._in_order(), None
         chunks = self.chunks
         few = int(np.count_nonzero(chunks.num_rows))
-        is_small = 0 < few < epochs.lanes and self._num_bytes <= SMALL_BLOCKS * epochs.block_bytes
+        is_small = 0 < few < epochs.lanes and chunks.raw_bytes <= SMALL_BLOCKS * epochs.block_bytes
         cut = -(-epochs.lanes // few) if is_small else 1
         pieces = pieces_of(self._strata, chunks.num_rows, chunks.num_bytes, cut)
         lanes = deal(pieces, epochs.lanes, epochs.block_bytes, epochs.seed, epoch)

@@ -96,6 +96,16 @@ def test_the_advice_is_not_warned_of_and_mixes(tmp_path):
     assert from_shares(well) < 2 < told / 2
 
 
+def test_few_rows_that_a_filter_keeps_are_mixed_in_all_the_memory(tmp_path):
+    rows = pa.table({"k": np.arange(400_000) // 20, "x": np.random.default_rng(0).random(400_000)})
+    options = WriteOptions(sync=False, chunk_bytes=4 << 10)
+    write_rows(tmp_path / "s", rows, "k", n=32, options=options)
+    some = open_shuffle(tmp_path / "s").where("x < 0.02")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert EpochBatches(some, None, Epochs(500, memory_bytes=1 << 20)).num_rows < 10_000
+
+
 def test_advised_numbers_are_powers_of_two():
     assert advised_subpartitions(100, 5) == 16
     assert advised_subpartitions(10_000_000, 4_000) == 64
