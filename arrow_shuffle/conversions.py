@@ -285,8 +285,7 @@ class Convertible(StoredShuffle):
         convert
             Makes of each record batch what the dataset yields. By default a dict of a tensor for
             each column, which must be of numbers, booleans, or lists of them of one length, and
-            without nulls. NumPy arrays that it returns become tensors in a loader, as in any
-            ``DataLoader``.
+            without nulls. A loader yields what it returns as it is.
 
         Raises
         ------

@@ -276,6 +276,13 @@ def test_columns_that_are_no_tensors(shuffle):
     assert str(next(iter(texts))).startswith("row ")
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_yields_what_was_converted(shuffle, workers):
+    dataset = shuffle.to_torch(["k"], batch_size=1_000, convert=lambda rows: rows["k"].to_numpy())
+    (first, *_) = loader(dataset, workers)
+    assert isinstance(first, np.ndarray)
+
+
 def test_lists_of_fixed_length(tmp_path):
     values = pa.FixedSizeListArray.from_arrays(pa.array(range(40)), 2)
     table = pa.table({"k": range(10), "m": pa.FixedSizeListArray.from_arrays(values, 2)})

@@ -280,7 +280,13 @@ class EpochLoader(DataLoader):  # type: ignore[misc]
                 msg = f"loader({name}=...): the dataset makes the batches; see to_torch()"
                 raise OptionError(msg)
         check_integer("num_workers", num_workers, 0, MOST_WORKERS, "workers")
-        super().__init__(_Numbered(dataset), batch_size=None, num_workers=num_workers, **options)
+        super().__init__(
+            _Numbered(dataset),
+            batch_size=None,
+            num_workers=num_workers,
+            collate_fn=_as_it_is,
+            **options,
+        )
         self._of = dataset
 
     def __len__(self) -> int:
@@ -293,6 +299,11 @@ class EpochLoader(DataLoader):  # type: ignore[misc]
         for reader, batch in self._of.numbered() if is_plain else super().__iter__():
             batches[int(reader)] += 1
             yield batch
+
+
+def _as_it_is(batch: tuple[int, Any]) -> tuple[int, Any]:
+    """Of a ``DataLoader`` that is to make no tensors of what the dataset yields."""
+    return batch
 
 
 def _has_group() -> bool:
