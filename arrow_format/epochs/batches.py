@@ -55,6 +55,7 @@ class EpochBatches:
     ) -> None:
         self.rank, self.world_size = check_rank(rank, world_size)
         self._epochs = epochs
+        self._columns = None if columns is None else [*columns]
         self._wants_hold = check_flag("hold", hold)
         self._hold: VersionHold | None = None
         self._follows = rows.span is None and not rows.is_named
@@ -88,11 +89,10 @@ class EpochBatches:
             self.close()
             LOG.info("%s: reads a version that may expire: %s", self.path, error)
 
-    def _reader_of(self, rows: Shuffle) -> EpochReader:
-        return EpochReader(rows, self.reader.columns, self._epochs)
-
     def _pin(self, rows: Shuffle, reader: EpochReader | None = None) -> None:
-        self.reader = self._reader_of(rows) if reader is None else reader
+        if reader is None:
+            reader = EpochReader(rows, self.reader.columns, self._epochs)
+        self.reader = reader
         self._rows = rows
         fault = self.reader.fault
         if fault is not None:
@@ -249,6 +249,7 @@ class EpochBatches:
             "version": self.version,
             "commit": self._rows.commit_id,
             "rows": self.reader.fingerprint,
+            "columns": list(self.reader.columns),
             "ranks": [self.rank],
             "world_size": self.world_size,
             "of": self._identity(),
@@ -274,7 +275,7 @@ class EpochBatches:
         try:
             of, version, ranks = dict(state["of"]), int(state["version"]), list(state["ranks"])
             commit, world_size = str(state["commit"]), int(state["world_size"])
-            fingerprint = int(state["rows"])
+            fingerprint, columns = int(state["rows"]), list(state["columns"])
         except (KeyError, TypeError, ValueError) as error:
             raise no_state(state) from error
         for name, value in self._identity().items():
@@ -296,14 +297,15 @@ class EpochBatches:
         rows, reader = self._rows, self.reader
         if (version, commit) != (self.version, rows.commit_id):
             rows = self._opened(version, commit)
-            reader = self._reader_of(rows)
+        if rows is not self._rows or columns != list(reader.columns):
+            reader = EpochReader(rows, columns, self._epochs)
         if fingerprint != reader.fingerprint:
             msg = (
                 f"the state is of other rows of version {version}: give the same filter, and the "
                 "same added(since=...), as where it was saved"
             )
             raise OptionError(msg)
-        if rows is not self._rows:
+        if reader is not self.reader:
             self._pin(rows, reader)
         self.position = replace(position, is_of_all=len(ranks) == world_size)
         self._batches = None
@@ -334,7 +336,7 @@ class EpochBatches:
         return {
             "filter": None if self._rows.filter is None else str(self._rows.filter),
             "latest_by": self._rows.latest_column,
-            "columns": list(self.reader.columns),
+            "columns": self._columns,
             "batch_size": self._epochs.batch_size,
             "seed": self._epochs.seed,
             "memory_bytes": self._epochs.memory_bytes,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from arrow_format.model import Int64Array
 
-WHOLE = ("epoch", "version", "commit", "rows", "origin", "of")
+WHOLE = ("epoch", "version", "commit", "rows", "columns", "origin", "of")
 """What is equal in the states of all ranks."""
 
 

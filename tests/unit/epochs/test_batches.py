@@ -388,6 +388,21 @@ def test_a_version_with_other_columns(grows):
     assert (batches.epoch, batches.version, sorted(all_of(batches))) == (1, 2, [1, 2])
 
 
+def test_a_position_before_there_was_a_column_more(grows):
+    """Of all columns, as there were: until its epoch has ended, and on."""
+    batches = EpochBatches(grows, None, Epochs(100))
+    state = batches.state_dict()
+    grows.append(rows(10, 1_000).append_column("more", pa.array(range(10))), options=SMALL)
+    batches.set_epoch(0)
+    later = batches.state_dict()
+    for before, version in ((state, 1), (later, 2)):
+        again = EpochBatches(open_shuffle(grows.path), None, Epochs(100))
+        assert "more" in again.schema.names
+        again.load_state_dict(json.loads(json.dumps(before)))
+        assert (again.version, again.schema.names) == (version, ["k", "x", "text"])
+        assert next(iter(again)).schema.names == ["k", "x", "text"]
+
+
 def test_a_position_of_a_version_that_has_expired(grows):
     batches = EpochBatches(grows, ["k"], Epochs(100))
     stream = iter(batches)
