@@ -103,7 +103,7 @@ TWO_TARGETS_AGAINST_ONE = {"dataset": Target(at_most=1.8), "DataFrame": Target(a
 EPOCH_AGAINST_PEERS = Target(at_least=1)
 """Speed of an epoch as tensors, against Parquet's row groups, Lance's sampler and MDS."""
 
-EPOCH_DISTANCE = {"by id": Target(at_most=1.02), "by label": Target(at_most=1.2)}
+EPOCH_DISTANCE = Target(at_most=1.02)
 """Distance of the labels of a batch from those of all rows, against a random permutation."""
 
 LANE_AGAINST_PARQUET = Target(at_least=5)
