@@ -1,4 +1,4 @@
-"""Where readers of an epoch are: rows taken of each lane, whoever took them; pure."""
+"""Where readers of an epoch are: rows taken of each lane, by any reader; pure."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Position:
     def read_by(self, num_readers: int) -> Position:
         """Return the position as so many readers go on from it.
 
-        As many as before go on as if they had not stopped. Others begin anew, with what is left:
+        As many as before go on as if they had not stopped. Others begin with what is left:
         OptionError where that is not known, since the position is of one rank alone.
         """
         if self.num_readers == num_readers:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -16,18 +13,16 @@ import numpy as np
 
 from arrow_format.arrays.batches import in_batches_of
 from arrow_format.arrays.buffers import to_arrow, to_numpy
-from arrow_format.arrays.row_sizes import runs_within
-from arrow_format.arrays.selection import joined, ranges, take
+from arrow_format.arrays.selection import joined, take
+from arrow_format.epochs.blocks import EpochBlocks, OpenBlocks
 from arrow_format.epochs.chunks import VersionChunks
-from arrow_format.epochs.lanes import Lanes, Pieces, deal, pieces_of, readers_lanes, row_order
+from arrow_format.epochs.lanes import Lanes, Pieces, deal, pieces_of, readers_lanes
 from arrow_format.epochs.mixing import MOST_DISTANCE, advised_subpartitions, distance, rows_of_a_key
-from arrow_format.epochs.schedule import Round, Schedule, one_by_one, schedule
-from arrow_format.errors import CorruptShuffleError
+from arrow_format.epochs.schedule import Schedule, one_by_one, schedule
 from arrow_format.read.chunk_plan import cut_evenly
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-    from concurrent.futures import Future
+    from collections.abc import Generator, Iterator, Sequence
 
     import pyarrow as pa
 
@@ -35,12 +30,6 @@ if TYPE_CHECKING:
     from arrow_format.epochs.position import Position
     from arrow_format.model import Int64Array
     from arrow_format.read.shuffle import Shuffle
-
-    _Load = Callable[[Sequence[int]], list[pa.RecordBatch]]
-
-AHEAD = 2
-"""Blocks that are read ahead of being opened, each by a thread."""
-
 
 SMALL_BLOCKS = 5
 """Bytes of a shuffle whose chunks are cut where they are fewer than lanes, in blocks. It is read at
@@ -89,9 +78,10 @@ class EpochReader:
         return self._of_epoch(epoch)[0]
 
     def _of_epoch(self, epoch: int) -> tuple[Lanes, Pieces | None]:
-        if self._dealt is None or self._dealt[0] != epoch:
-            self._dealt = epoch, *self._deal(epoch)
-        return self._dealt[1:]
+        dealt = self._dealt
+        if dealt is None or dealt[0] != epoch:
+            dealt = self._dealt = epoch, *self._deal(epoch)
+        return dealt[1:]
 
     def _deal(self, epoch: int) -> tuple[Lanes, Pieces | None]:
         epochs = self._epochs
@@ -214,61 +204,22 @@ class EpochReader:
 
     def _drawn(self, epoch: int, plan: Schedule, start: int) -> Generator[pa.RecordBatch]:
         """Yield the rows of a schedule from the row ``start`` on, in its order."""
-        if self._epochs.seed is None:
-            yield from self._read_in_order(epoch, plan, start)
+        epochs, (lanes, pieces) = self._epochs, self._of_epoch(epoch)
+        if epochs.seed is None or pieces is None:
+            yield from self._read_in_order(lanes, plan, start)
             return
-        size = self._epochs.batch_size
-        most_rows = self._epochs.block_bytes * self.num_rows // max(self._num_bytes, 1)
-        with _Blocks(partial(self._load, epoch), plan, self._groups(epoch, plan, start)) as blocks:
+        size, most_bytes = epochs.batch_size, epochs.block_bytes
+        most_rows = most_bytes * self.num_rows // max(self._num_bytes, 1)
+        # What threads read is fixed here: this object may go on to another epoch meanwhile.
+        of_epoch = EpochBlocks(self.chunks, lanes, pieces, epochs.seed, epoch, self._rows.path)
+        with OpenBlocks(of_epoch, plan, start, most_bytes) as blocks:
             for drawn in plan.rounds(start, size, most_rows):
                 batch = take(joined(blocks.rows(drawn)), to_arrow(drawn.order), boundscheck=False)
                 for first in range(0, batch.num_rows, size):
                     yield batch.slice(first, size)
 
-    def _groups(self, epoch: int, plan: Schedule, start: int) -> Iterator[Int64Array]:
-        """Yield the blocks of a schedule that are read together, if they have rows to come.
-
-        Those are as many as make a block of the most bytes; all of a small shuffle, of which else
-        each group would decode nearly all chunks.
-        """
-        lanes, pieces = self._of_epoch(epoch)
-        left = np.flatnonzero(plan.taken(start) < plan.num_rows)
-        if pieces is not None and pieces.are_cut:
-            yield left
-            return
-        weights = np.cumsum(lanes.num_bytes[plan.block[left]])
-        for first, end in runs_within(weights, self._epochs.block_bytes):
-            yield left[first:end]
-
-    def _load(self, epoch: int, numbers: Sequence[int]) -> list[pa.RecordBatch]:
-        """Return the rows of blocks, in their orders. Chunks that they share are read once."""
-        lanes, pieces = self._of_epoch(epoch)
-        assert pieces is not None
-        assert self._epochs.seed is not None
-        each = [lanes.block(number) for number in numbers]
-        chunks = np.unique(pieces.chunk[np.concatenate(each)])
-        counts = self.chunks.num_rows[chunks]
-        read = [*self.chunks.read(chunks)]
-        found = sum(batch.num_rows for batch in read)
-        if found != counts.sum():
-            msg = (
-                f"{self._rows.path}: {found:,} rows were read of chunks that have "
-                f"{counts.sum():,}, as was counted before"
-            )
-            raise CorruptShuffleError(msg)
-        whole = joined(read)
-        del read
-        starts = np.cumsum(counts) - counts
-        blocks = []
-        for number, of in zip(numbers, each, strict=True):
-            first = starts[np.searchsorted(chunks, pieces.chunk[of])] + pieces.first_row[of]
-            sizes = pieces.num_rows[of]
-            order = row_order(int(sizes.sum()), self._epochs.seed, epoch, number)
-            blocks.append(take(whole, to_arrow(ranges(first, sizes)[order]), boundscheck=False))
-        return blocks
-
-    def _read_in_order(self, epoch: int, plan: Schedule, start: int) -> Iterator[pa.RecordBatch]:
-        lanes, taken = self.lanes(epoch), plan.taken(start)
+    def _read_in_order(self, lanes: Lanes, plan: Schedule, start: int) -> Iterator[pa.RecordBatch]:
+        taken = plan.taken(start)
         for number, skip in zip(plan.block.tolist(), (plan.skipped + taken).tolist(), strict=True):
             if skip == lanes.num_rows[number]:
                 continue
@@ -277,50 +228,3 @@ class EpochReader:
                     if skip < batch.num_rows:
                         yield batch.slice(skip)
                     skip = max(skip - batch.num_rows, 0)
-
-
-class _Blocks:
-    """The open blocks of a reader, and the next ones, which threads read ahead.
-
-    Blocks are read in ``groups``, which are positions in the schedule and ascend.
-    """
-
-    def __init__(self, load: _Load, plan: Schedule, groups: Iterable[Int64Array]) -> None:
-        self._load, self._plan = load, plan
-        self._groups = iter(groups)
-        self._open: dict[int, pa.RecordBatch] = {}
-        self._coming: deque[tuple[list[int], Future[list[pa.RecordBatch]]]] = deque()
-        self._threads = ThreadPoolExecutor(AHEAD, "arrow-shuffle-epoch")
-
-    def rows(self, drawn: Round) -> list[pa.RecordBatch]:
-        """Return the rows of a round, block by block; drop blocks of which they are the last."""
-        found = []
-        for at, first, end in zip(*(each.tolist() for each in drawn[:3]), strict=True):
-            while at not in self._open:
-                self._wait()
-            found.append(self._open[at].slice(int(self._plan.skipped[at]) + first, end - first))
-            if end == self._plan.num_rows[at]:
-                del self._open[at]
-        return found
-
-    def _wait(self) -> None:
-        """Wait for the next group."""
-        self._read_ahead()
-        group, coming = self._coming.popleft()
-        self._open.update(zip(group, coming.result(), strict=True))
-        self._read_ahead()
-
-    def _read_ahead(self) -> None:
-        """Let threads read the next groups, as many as may be there ahead."""
-        while len(self._coming) < AHEAD:
-            group = next(self._groups, None)
-            if group is None:
-                return
-            numbers = self._plan.block[group].tolist()
-            self._coming.append((group.tolist(), self._threads.submit(self._load, numbers)))
-
-    def __enter__(self) -> _Blocks:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._threads.shutdown(wait=True, cancel_futures=True)

@@ -3,8 +3,7 @@
 A reader has some blocks open at a time, as many as its memory has room for, and opens the next one
 where one ends, of the lane whose turn it is. Each grain, which is a row or a few, has a time: those
 of a block are spread evenly over the time that it is open, and rows come by their times. So the
-order does not depend on how it is read, and whoever knows how many rows a reader has taken knows
-which.
+order does not depend on how it is read, and how many rows a reader has taken says which.
 
 At first blocks are open for times that differ, so that they do not all end at once; at the end the
 last ones end together, so that the last rows are mixed as well as others.
@@ -37,10 +36,8 @@ GRAINS_IN_A_BATCH = 128
 MOST_IN_A_GRAIN = 8
 """Rows: more are put in order hardly faster."""
 
-
 FEW_TICKS = 1 << 16
 """Of which NumPy sorts rows by their digits, in a sixth of the time."""
-
 
 ROUND_ROWS = 1 << 8
 """Rows of each block that are drawn together: as few as pay for it."""
@@ -242,7 +239,7 @@ def one_by_one(lanes: Lanes, order: Int64Array, taken: Int64Array) -> Schedule:
     number = ranges(edges[order], edges[order + 1] - edges[order])
     number = number[done[number] < lanes.num_rows[number]]
     rows = lanes.num_rows[number] - done[number]
-    length = rows * TICKS
+    length = rows  # a tick for each: a lane may have as many rows as the shuffle
     return Schedule(number, done[number], rows, np.cumsum(length) - length, length)
 
 

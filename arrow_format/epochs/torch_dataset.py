@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from arrow_format.read.shuffle import Shuffle
 
 EPOCH, VERSION, READERS, IS_OF_ALL, WORKERS, HEAD = range(6)
-"""What the workers of a loader are told, before the batches that each took, the origin and what was
+"""What the workers of a loader share, before the batches that each took, the origin and what was
 taken of each lane."""
 
 MOST_WORKERS = 1 << 10
@@ -74,7 +74,7 @@ class ShuffleIterableDataset(IterableDataset):  # type: ignore[misc]
         self._shared = torch.zeros(
             HEAD + MOST_WORKERS + 2 * epochs.lanes, dtype=torch.int64
         ).share_memory_()
-        self._tell(0)
+        self._share_position()
 
     def __repr__(self) -> str:
         batches = self._batches
@@ -125,7 +125,7 @@ class ShuffleIterableDataset(IterableDataset):  # type: ignore[misc]
             torch.distributed.broadcast_object_list(found, src=0)
             (version,) = found
         self._batches.set_epoch(epoch, version=version)
-        self._tell(0)
+        self._share_position()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of this rank, of numbers, texts, lists and dicts only.
@@ -163,7 +163,7 @@ class ShuffleIterableDataset(IterableDataset):  # type: ignore[misc]
             It is of a version that has expired: :meth:`set_epoch` begins the next epoch.
         """
         self._batches.load_state_dict(state)
-        self._tell(0)
+        self._share_position()
 
     def loader(self, num_workers: int = 0, **options: Any) -> EpochLoader:  # noqa: ANN401
         """Return a loader of the batches, which counts those that the loop was given.
@@ -208,7 +208,7 @@ class ShuffleIterableDataset(IterableDataset):  # type: ignore[misc]
     def begin(self, num_workers: int) -> Int64Array:
         """Begin an iteration by so many workers; as :meth:`EpochBatches.begin`."""
         batches = self._batches.begin(num_workers)
-        self._tell(0)
+        self._share_position()
         return batches
 
     def num_batches(self, num_workers: int) -> int:
@@ -231,17 +231,15 @@ class ShuffleIterableDataset(IterableDataset):  # type: ignore[misc]
         for reader, batch in self._batches.shared(position, number, count):
             yield reader, self._convert(batch)
 
-    def _tell(self, num_workers: int) -> None:
-        """Tell the workers where to go on."""
+    def _share_position(self) -> None:
+        """Write down where workers go on."""
         position = self._batches.position
         own = np.zeros(MOST_WORKERS, np.int64)
         batches = position.batches[self._readers(position.batches)]
         own[: len(batches)] = batches
-        head = [
-            position.epoch, self.version, position.num_readers, position.is_of_all, num_workers,
-        ]  # fmt: skip
-        told = np.concatenate([head, own, position.origin, position.taken])
-        self._shared.copy_(torch.from_numpy(told))
+        head = [position.epoch, self.version, position.num_readers, position.is_of_all, 0]
+        shared = np.concatenate([head, own, position.origin, position.taken])
+        self._shared.copy_(torch.from_numpy(shared))
 
     def _readers(self, batches: Int64Array) -> slice:
         """Return which of all readers are those of this rank."""

@@ -50,11 +50,11 @@ class VersionHold:
     """The hold of this process on one version of a shuffle, by :meth:`take`.
 
     A daemon thread puts a record every 15 seconds. While the process lives, no collection lets the
-    version or a later one expire, of a result of any type, whatever its age and whoever has
-    consumed it. It does not keep what is given up by name: a result that is released as a whole (a
-    ``BLOCKING`` one also when its last consumer has consumed it, or its writers have ended), and a
-    shuffle that is dropped by force. A version that has expired and that a tag keeps is kept by
-    the tag alone.
+    version or a later one expire, of a result of any type, whatever its age, and even if all
+    consumers have consumed it. It does not keep what is given up by name: a result that is released
+    as a whole (a ``BLOCKING`` one also when its last consumer has consumed it, or its writers have
+    ended), and a shuffle that is dropped by force. A version that has expired and that a tag keeps
+    is kept by the tag alone.
 
     A collection on the same machine knows whether the process lives. One on another machine
     believes so until there was no record for an hour; a process that was suspended for longer may

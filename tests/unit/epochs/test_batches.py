@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pytest
 
 from arrow_format import ColumnPartitioner, OptionError, WriteOptions
+from arrow_format.epochs import reader as epoch_reader
 from arrow_format.epochs.batches import EpochBatches
 from arrow_format.epochs.options import Epochs
 from arrow_format.epochs.position import merge_states
@@ -162,6 +163,30 @@ def test_a_batch_that_is_too_late_leaves_no_thread(shuffle):
     assert set(threading.enumerate()) - before
     stream.close()
     assert set(threading.enumerate()) == before
+
+
+def test_a_loop_that_goes_on_reads_its_own_epoch_beside_another(shuffle, monkeypatch):
+    """Threads of both read blocks by the lanes of their own epochs, which are dealt once each."""
+    dealt = []
+    plain = epoch_reader.deal
+    monkeypatch.setattr(
+        epoch_reader, "deal", lambda *given: dealt.append(given[-1]) or plain(*given)
+    )
+    batches = EpochBatches(shuffle, None, Epochs(500, memory_bytes=1 << 20, lanes=16))
+    first = iter(batches)
+    old = keys([next(first)])
+    batches.set_epoch(1)
+    second = iter(batches)
+    new = keys([next(second)])
+    assert dealt == [0, 1]
+    for left, right in zip(first, second, strict=True):  # blocks are read all the while
+        old += keys([left])
+        new += keys([right])
+    assert dealt == [0, 1]
+    alone = EpochBatches(shuffle, None, Epochs(500, memory_bytes=1 << 20, lanes=16))
+    assert keys(alone) == old
+    alone.set_epoch(1)
+    assert keys(alone) == new
 
 
 def test_an_error_of_the_storage_reaches_the_loop(shuffle, monkeypatch):
