@@ -165,8 +165,10 @@ def test_a_batch_that_is_too_late_leaves_no_thread(shuffle):
     assert set(threading.enumerate()) == before
 
 
-def test_a_loop_that_goes_on_reads_its_own_epoch_beside_another(shuffle, monkeypatch):
+def test_a_loop_that_goes_on_reads_its_own_epoch_beside_another(tmp_path, monkeypatch):
     """Threads of both read blocks by the lanes of their own epochs, which are dealt once each."""
+    write_shuffle(rows(100_000), tmp_path / "s", num_subpartitions=32, keys="k", options=SMALL)
+    shuffle = open_shuffle(tmp_path / "s")
     dealt = []
     plain = epoch_reader.deal
     monkeypatch.setattr(
