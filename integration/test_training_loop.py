@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from arrow_format import open_shuffle
+from arrow_shuffle import open_shuffle
 from integration.programs.datasets import flights
 from integration.programs.training_loop import (
     FEATURES,

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from arrow_format.epochs.schedule import Round, Schedule
     from arrow_format.model import Int64Array
 
-AHEAD = 2
-"""Threads that read the next blocks."""
-
 
 @dataclass(frozen=True, slots=True)
 class EpochBlocks:
@@ -83,13 +80,15 @@ class OpenBlocks:
     """The open blocks of a reader, and the next ones, which threads read ahead.
 
     ``plan`` says when it draws from which block; what comes before the row ``start`` of it has been
-    taken. Blocks are read in groups of ``most_bytes``.
+    taken. Blocks are read in groups of ``most_bytes``, by ``num_threads`` besides the calling one.
     """
 
-    def __init__(self, blocks: EpochBlocks, plan: Schedule, start: int, most_bytes: int) -> None:
+    def __init__(
+        self, blocks: EpochBlocks, plan: Schedule, start: int, most_bytes: int, num_threads: int
+    ) -> None:
         self._blocks, self._plan = blocks, plan
         self._open: dict[int, pa.RecordBatch] = {}
-        self._workers = Workers(AHEAD)
+        self._workers = Workers(num_threads)
         self._read = self._workers.map(self._group, blocks.groups(plan, start, most_bytes))
 
     def rows(self, drawn: Round) -> list[pa.RecordBatch]:

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from arrow_format.model import Int64Array
     from arrow_format.read.shuffle import Shuffle
 
+AHEAD = 2
+"""Threads that read the next blocks, where a storage answers several requests at a time: else 1."""
+
 SMALL_BLOCKS = 5
 """Bytes of a shuffle whose chunks are cut where they are fewer than lanes, in blocks. It is read at
 once, and so are three times its bytes in memory meanwhile."""
@@ -209,10 +212,11 @@ class EpochReader:
             yield from self._read_in_order(lanes, plan, start)
             return
         size, most_bytes = epochs.batch_size, epochs.block_bytes
-        most_rows = most_bytes * self.num_rows // max(self._num_bytes, 1)
+        most_rows = most_bytes // 2 * self.num_rows // max(self._num_bytes, 1)
         # What threads read is fixed here: this object may go on to another epoch meanwhile.
         of_epoch = EpochBlocks(self.chunks, lanes, pieces, epochs.seed, epoch, self._rows.path)
-        with OpenBlocks(of_epoch, plan, start, most_bytes) as blocks:
+        threads = min(AHEAD, self._rows.storage.max_requests)
+        with OpenBlocks(of_epoch, plan, start, most_bytes, threads) as blocks:
             for drawn in plan.rounds(start, size, most_rows):
                 batch = take(joined(blocks.rows(drawn)), to_arrow(drawn.order), boundscheck=False)
                 for first in range(0, batch.num_rows, size):

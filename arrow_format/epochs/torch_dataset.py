@@ -171,7 +171,7 @@ class ShuffleIterableDataset(IterableDataset):  # type: ignore[misc]
         Parameters
         ----------
         num_workers
-            Processes that read. With 0 this one does, with two threads: faster, unless what
+            Processes that read. With 0 this one does, with a thread more: faster, unless what
             ``convert`` does takes most of the time, since each tensor of a worker's batch costs a
             message to this process.
         options

@@ -26,7 +26,7 @@ from arrow_format.arrays.batches import in_batches_of
 from integration.bench import targets
 from integration.bench.child import run_in_child, timed
 from integration.bench.results import Part, amount_line, compare
-from integration.bench.rounds import installed
+from integration.bench.rounds import check_rows, installed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -238,6 +238,8 @@ def run(settings: Settings) -> Part:
                 for label in labels
             }
             timings = settings.measure(part, f"{case}, n = {n:,}", measures)
+            for label in labels:
+                check_rows(timings[label].num_rows or 0, num_rows)
             for label in labels[1:]:
                 part.lines.append(
                     compare(

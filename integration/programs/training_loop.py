@@ -1,8 +1,8 @@
 """Training on a shuffle without Spark: ``python -m integration.programs.training_loop [SHUFFLE]``.
 
-Subpartitions are the shards of a data set. In every epoch each worker process reads its share of
-them, in an order that the epoch draws, and fits a linear model to the batches as NumPy arrays that
-are views of Arrow's memory. No Spark and no JVM takes part.
+In every epoch each worker process reads its share of the rows, in an order that the epoch draws,
+and fits a linear model to the batches as NumPy arrays that are views of Arrow's memory. No Spark
+and no JVM takes part.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-    from arrow_format import Shuffle
+    from arrow_shuffle import Shuffle
 
     Floats = npt.NDArray[np.float64]
 
@@ -47,10 +47,10 @@ def write_shards(path: Path) -> None:
 
 
 def batches_of(shards: Shuffle, epoch: int, worker: int, workers: int) -> Iterator[pa.RecordBatch]:
-    """Batches of this worker's shards of an epoch, in the order that the epoch draws."""
-    order = np.random.default_rng(epoch).permutation(shards.num_subpartitions)
-    for shard in order[worker::workers].tolist():
-        yield from shards.subpartition(shard, [*FEATURES, LABEL])
+    """Batches of this worker's rows of an epoch, in the order that the epoch draws."""
+    epochs = shards.epochs([*FEATURES, LABEL], batch_size=4_096, rank=worker, world_size=workers)
+    epochs.set_epoch(epoch)
+    yield from epochs
 
 
 def sums(shards: Shuffle, epoch: int, workers: int, worker: int) -> tuple[Floats, Floats, int]:

@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from arrow_format.epochs.batches import EpochBatches
 from arrow_format.epochs.options import Epochs
 from arrow_format.epochs.position import merge_states
-from arrow_shuffle import RoundRobinPartitioner, WriteOptions, open_shuffle, write_shuffle
+from arrow_shuffle import (
+    BroadcastPartitioner,
+    RangePartitioner,
+    RoundRobinPartitioner,
+    WriteOptions,
+    open_shuffle,
+    write_shuffle,
+)
+from tests.support.guarantees import guarantee
 
 OPTIONS = WriteOptions(sync=False, chunk_bytes=256, sort_buffer_bytes=16 << 10)
 SMALL = WriteOptions(sync=False)
@@ -45,14 +53,46 @@ def shuffles(tmp_path_factory):
     changed.append(table(300, 700), options=OPTIONS)
     changed.upsert(table(100, 650), options=OPTIONS)
     changed.delete({"id": [*range(0, 300, 7)]})
-    kept["changed"] = changed.newest()
+    kept["changed"] = open_shuffle(path)
+    changed.merge()
+    kept["merged"] = open_shuffle(path)
+    kept["before the merge"] = open_shuffle(path, kept["changed"].version)
+    changed.newest().rescale(22)
+    changed.append(table(50, 2_000), options=OPTIONS)
+    kept["rescaled"] = open_shuffle(path)
+    changed.newest().rename_columns({"text": "words"})
+    changed.newest().rename_columns({"words": "text"})
+    changed.newest().delete({"id": [2_001, 5]}, erase=True)
+    kept["erased"] = open_shuffle(path)
+    changed.newest().rollback(kept["rescaled"].version, undo_deletions=True)
+    kept["rolled back"] = open_shuffle(path)
+    path = base / "revised"
+    write_shuffle(table(600), path, num_subpartitions=6, keys="id", options=OPTIONS)
+    open_shuffle(path).append(table(400, 300), options=OPTIONS)
+    kept["latest"] = open_shuffle(path).latest_by("label")
+    kept["latest, filtered"] = kept["latest"].where("label >= 8")
+    kept["broadcast"] = written(base / "broadcast", partitioner=BroadcastPartitioner(), n=4)
+    bounds = [100, 400, 401]
+    kept["ranges"] = written(base / "r", partitioner=RangePartitioner("id", bounds=bounds), n=4)
+    kept["sorted"] = written(base / "sorted", keys="label", sort_by=["id"], n=9)
+    plain = WriteOptions(sync=False, codec="none", sort_buffer_bytes=16 << 10)
+    kept["plain"] = written(base / "plain", keys="id", options=plain, n=9)
     kept["filtered"] = kept["many chunks"].where("text >= '3' AND label < 15")
     kept["empty"] = kept["many chunks"].where("id < 0")
+    assert set(kept) == set(NAMES)
     return kept
 
 
-NAMES = ["few chunks", "many chunks", "by label", "in turn", "one subpartition", "changed",
-         "filtered", "empty"]  # fmt: skip
+def written(path, *, n, options=OPTIONS, **more):
+    write_shuffle(table(503), path, num_subpartitions=n, options=options, **more)
+    return open_shuffle(path)
+
+
+NAMES = [
+    "few chunks", "many chunks", "by label", "in turn", "one subpartition", "changed", "merged",
+    "before the merge", "rescaled", "erased", "rolled back", "latest", "latest, filtered",
+    "broadcast", "ranges", "sorted", "plain", "filtered", "empty",
+]  # fmt: skip
 
 epochs = st.builds(
     Epochs,
@@ -102,7 +142,8 @@ class Rank:
             stream.close()
 
 
-@settings(max_examples=60)
+@guarantee("epochs")
+@settings(max_examples=80)
 @given(name=st.sampled_from(NAMES), options=epochs, ways=ways)
 def test_each_row_comes_once_whoever_reads_it(shuffles, name, options, ways):
     rows = shuffles[name]

@@ -26,6 +26,10 @@ GUARANTEES: dict[str, dict[str, str]] = {
             "A row is in the subpartition where `df.repartition(n, *keys)` puts it, for every "
             "type that can be a key"
         ),
+        "epochs": (
+            "An epoch of a training has each row once, whatever ranks and workers read it, and at "
+            "whatever batches they stop and others go on"
+        ),
         "filters": (
             "A read with a filter gives exactly the rows for which Spark's three-valued logic "
             "finds it true, whatever the history of the shuffle and the columns with statistics"

@@ -5,6 +5,7 @@ import json
 import logging
 import pickle
 import threading
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -21,8 +22,10 @@ from arrow_format.epochs.position import merge_states
 from arrow_format.errors import SchemaError, ShuffleNotFoundError, StorageError
 from arrow_format.log.consumers import ConsumerRegistry
 from arrow_format.storage.local import PosixReader
+from arrow_format.storage.object_store import ObjectStorage
 from arrow_shuffle import Shuffle, open_shuffle, write_shuffle
 from tests.support.broken_methods import break_method
+from tests.support.memory import figures_of
 
 NUM_ROWS = 20_011
 SMALL = WriteOptions(sync=False, chunk_bytes=1 << 10, sort_buffer_bytes=64 << 10)
@@ -163,6 +166,64 @@ def test_a_batch_that_is_too_late_leaves_no_thread(shuffle):
     assert set(threading.enumerate()) - before
     stream.close()
     assert set(threading.enumerate()) == before
+
+
+def test_no_more_is_in_memory_than_was_allowed(tmp_path):
+    """Of rows of 12 times the memory, with what is read, mixed and handed over."""
+    random = np.random.default_rng(0)
+    columns = {f"x{i}": random.normal(size=800_000) for i in range(15)}
+    options = WriteOptions(sync=False, chunk_bytes=64 << 10, sort_buffer_bytes=32 << 20)
+    many = pa.table({"k": range(800_000), **columns})
+    write_shuffle(many, tmp_path / "s", num_subpartitions=64, keys="k", options=options)
+    num_bytes = many.nbytes
+    del many, columns
+    memory_bytes = num_bytes // 12
+    program = """
+from arrow_format.epochs.options import Epochs
+from arrow_format.epochs.batches import EpochBatches
+from arrow_format.read.shuffle import open_shuffle
+epochs = Epochs(1_000, memory_bytes=int(sys.argv[2]))
+batches = EpochBatches(open_shuffle(sys.argv[1]), None, epochs)
+print(sum(batch.num_rows for batch in batches), pa.default_memory_pool().max_memory())
+"""
+    num_rows, peak = figures_of(program, tmp_path / "s", memory_bytes)
+    assert num_rows == 800_000
+    assert 0.5 * memory_bytes < peak < 1.05 * memory_bytes
+
+
+def test_an_object_store_is_asked_ahead_of_the_loop(s3, no_metadata, monkeypatch):
+    """Several calls are under way at a time, each for several chunks, and the version is held."""
+    bucket = s3.new_bucket()
+    options = WriteOptions(chunk_bytes=16 << 10, sort_buffer_bytes=8 << 20)
+    random = np.random.default_rng(0).integers(0, 1 << 60, (2, 300_000))
+    many = pa.table({"k": np.arange(300_000), "x": random[0], "y": random[1]})
+    path, how = f"s3://{bucket}/s", {"storage_options": s3.options}
+    write_shuffle(many, path, num_subpartitions=64, keys="k", options=options, **how)
+    epochs = EpochBatches(
+        open_shuffle(path, **how), None, Epochs(1_000, memory_bytes=2 << 20, lanes=16)
+    )
+    plain, under_way, most, num_ranges = ObjectStorage.get_ranges, [], [], []
+
+    def slow(storage, name, ranges):
+        under_way.append(name)
+        most.append(len(under_way))
+        num_ranges.append(len(ranges))
+        time.sleep(0.01)
+        try:
+            return plain(storage, name, ranges)
+        finally:
+            under_way.remove(name)
+
+    monkeypatch.setattr(ObjectStorage, "get_ranges", slow)
+    stream = iter(epochs)
+    found = [next(stream)]
+    assert [key for key in s3.keys(bucket) if "/consumers/reader-" in key]
+    found += stream
+    assert sorted(k for batch in found for k in batch["k"].to_pylist()) == list(range(300_000))
+    assert max(most) > 1
+    assert max(num_ranges) > 1
+    epochs.close()
+    assert not [key for key in s3.keys(bucket) if "/consumers/" in key]
 
 
 def test_a_loop_that_goes_on_reads_its_own_epoch_beside_another(tmp_path, monkeypatch):
